@@ -24,9 +24,9 @@ from benchmarks.jobs.kineto import write_traces
 from benchmarks.jobs.machine import run_job
 from benchmarks.jobs.truth import step_time_ns
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
+from zprof.diagnosis.diagnose import diagnose
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.report import VerdictStatus
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 
 RESULTS = Path(__file__).parent / "results"
@@ -123,14 +123,14 @@ def judge_case(case: Case) -> Outcome:
         after_run, after_ns = _record(job, Path(name, "after"))
         before_run, before_ns = _record(before, Path(name, "before"))
         report = diagnose(add_user_facts(after_run, job), add_user_facts(before_run, job))
-    own = next((each for each in report.findings if each.cause.value == case.changed), None)
+    own = next((each for each in report.findings if each.cause == case.changed), None)
     is_slower = report.verdict.status is VerdictStatus.SLOWER
     return Outcome(
         case=case,
         true_ns=after_ns - before_ns,
         step_ns=after_ns,
         status=report.verdict.status.value,
-        first=report.findings[0].cause.value if report.findings else "",
+        first=report.findings[0].cause if report.findings else "",
         change_ns=None if own is None else own.change_ns,
         is_because=own is not None and own.sentence in report.verdict.sentence and is_slower,
         sentence=report.verdict.sentence,

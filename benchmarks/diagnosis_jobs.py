@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from benchmarks.jobs import CAUSES, SHAPES, Job, draw_job, gain_ns, write_job
 from tests.support.diagnoses import device_with_room
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
+from zprof.diagnosis.diagnose import diagnose
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.model.memory import Memory
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 
 #: Shares of the step: a cause that costs less need not be found, and a fix that saves less is a false

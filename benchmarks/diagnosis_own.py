@@ -19,13 +19,12 @@ from tests.support.diagnoses import (
     step_ns,
     true_saving_ns,
 )
-from zprof.model.findings import Cause
 from zprof.simulator.causes import NONE, TIGHT, plant
 from zprof.simulator.plan import SimulationPlan, Vendor
 
 #: Causes visible only in comparison; on a CPU also padding, whose kernels look like all others there.
-BESIDE_HEALTHY = frozenset({Cause.LOW_BUS_BANDWIDTH, Cause.LOST_COMPUTE_EFFICIENCY})
-BESIDE_HEALTHY_ON_CPU = BESIDE_HEALTHY | {Cause.UNEVEN_SHAPES}
+BESIDE_HEALTHY = frozenset({"low_bus_bandwidth", "lost_compute_efficiency"})
+BESIDE_HEALTHY_ON_CPU = BESIDE_HEALTHY | {"uneven_shapes"}
 HEALTHY = (NONE, TIGHT)
 #: A cause that costs a smaller share of the step counts as absent: nothing need be found.
 COSTS_RATIO = 0.02
@@ -132,21 +131,21 @@ def _diagnose_job(case: Case, folder: Path) -> Diagnosed:
 
 
 def _true_saving_ns(case: Case, folder: Path) -> float | None:
-    if case.cause in (*HEALTHY, Cause.MEASUREMENT_ARTIFACT):
+    if case.cause in (*HEALTHY, "measurement_artifact"):
         return None
     return true_saving_ns(case.cause, base(case.seed, case.vendor), folder, case.strength)
 
 
 #: Causes that leave each other's signs intact: of two that change the same thing, only the second is visible.
 PAIRS = (
-    (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK),
-    (Cause.FP32_REDUCE, Cause.STRAGGLER_RANK),
-    (Cause.FP32_REDUCE, Cause.DATA_LOADER),
-    (Cause.CHECKPOINT_REGATHERS, Cause.DATA_LOADER),
-    (Cause.ACCUMULATION_SYNCS, Cause.STRAGGLER_RANK),
-    (Cause.COPY_OVERHEAD, Cause.DATA_LOADER),
-    (Cause.NO_PREFETCH, Cause.ROTATING_STRAGGLER),
-    (Cause.SINGLE_UNIT, Cause.DATA_LOADER),
+    ("no_prefetch", "straggler_rank"),
+    ("fp32_reduce", "straggler_rank"),
+    ("fp32_reduce", "data_loader"),
+    ("checkpoint_regathers", "data_loader"),
+    ("accumulation_syncs", "straggler_rank"),
+    ("copy_overhead", "data_loader"),
+    ("no_prefetch", "rotating_straggler"),
+    ("single_unit", "data_loader"),
 )
 _FIRST = 3
 
@@ -155,7 +154,7 @@ _FIRST = 3
 class PairCase:
     """One job with two causes."""
 
-    causes: tuple[Cause, Cause]
+    causes: tuple[str, str]
     vendor: Vendor
     seed: int
 

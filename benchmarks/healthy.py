@@ -22,7 +22,7 @@ from msgspec.json import encode
 
 from benchmarks.conditions import conditions, load_average, today
 from tests.programs.bed import Cell, NotRecorded, Outcome, busy_process, list_healthy_cells, record_cell
-from zprof.model.findings import Cause, Confidence
+from zprof.model.findings import Confidence
 
 RESULTS = Path(__file__).parent / "results"
 #: As by default: two steps are skipped, two are for memory, eight are timed.
@@ -31,9 +31,9 @@ BUSY_PROCESSES = 2
 #: What is true of a program by its nature.
 INHERENT = {
     # It sums whole gradients, then gathers parameters.
-    "zero_redundancy": {Cause.UNHIDDEN_OPTIMIZER_GATHER},
+    "zero_redundancy": {"unhidden_optimizer_gather"},
     # Each hook sends one layer, and waits for it.
-    "optimizers --form hooks": {Cause.BLOCKING_SYNC, Cause.LATENCY_BOUND_COLLECTIVES},
+    "optimizers --form hooks": {"blocking_sync", "latency_bound_collectives"},
 }
 COLUMNS = ("recordings", "steps", "accused", "failed")
 

@@ -7,6 +7,7 @@ finding does not pass.
 
 from collections.abc import Iterator
 
+from zprof.model.cause_index import read_index
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.quantities import BOUND_WORDS
 from zprof.model.report import Report, VerdictStatus
@@ -43,7 +44,7 @@ def render(report: Report) -> str:
         *(
             Case(
                 group="zprof.findings",
-                name=f"{finding.id} {finding.cause.value}",
+                name=f"{finding.id} {finding.cause}",
                 state=State.FAILED if is_significant(finding) else State.PASSED,
                 message=finding.sentence,
                 kind=f"{finding.severity.value} severity, {finding.confidence.value} confidence",
@@ -65,7 +66,8 @@ def render(report: Report) -> str:
 
 def _make_gap_cases(group: GapGroup) -> list[Case]:
     message = f"{group.reason} → {group.remedy}" if group.remedy else group.reason
-    names = [f"{cause.finding_id} {cause.value}" for cause in group.causes]
+    ids = {entry.name: f"{entry.id} " for entry in read_index()}
+    names = [f"{ids.get(cause, '')}{cause}" for cause in group.causes]
     if names:
         return [_make_skipped_case("zprof.findings", name, message) for name in names]
     return [_make_skipped_case("zprof.measured", f"{group.what}{group.where}", message)]

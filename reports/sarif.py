@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from zprof.model.cause_index import read_index
 from zprof.model.errors import BadInput
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.json_format import to_tree
@@ -83,13 +84,13 @@ def list_gap_notes(report: Report) -> list[tuple[str, str]]:
 
 def _make_rule(finding: Finding) -> SarifRule:
     try:
-        page = finding_pages.page(finding.cause)
+        page = finding_pages.read_page(finding.id)
     except BadInput:
         page = ""
-    summary = finding.cause.meaning
+    summary = next((entry.meaning for entry in read_index() if entry.id == finding.id), finding.cause)
     return SarifRule(
         id=finding.id,
-        name=finding.cause.value,
+        name=finding.cause,
         short=summary,
         help_text=render_markdown_text(page) if page else summary,
         help_markdown=page,

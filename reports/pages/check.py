@@ -408,7 +408,7 @@ def _describe_cause(finding: Finding) -> str:
         cost = f"; its fix saves {_format_range(finding.saving_ns, Unit.NS)} per step"
     elif finding.saving_bytes is not None:
         cost = f"; its fix frees {_format_range(finding.saving_bytes, Unit.BYTES)}"
-    name = f"{finding.cause.value} ({finding.id}, {finding.confidence.value} confidence)"
+    name = f"{finding.cause} ({finding.id}, {finding.confidence.value} confidence)"
     return f"{name}: {printable(finding.sentence)}{cost}"
 
 

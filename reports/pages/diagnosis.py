@@ -142,7 +142,7 @@ def _build_change_section(report: Report) -> tuple[Section, ...]:
         else Paragraph(text="No finding has more than low confidence."),
         *(_build_short_card("also", entry) for entry in confident[1:]),
         *(
-            Note(text=f"perhaps {entry.id} {entry.cause.value}: {worth(entry)}")
+            Note(text=f"perhaps {entry.id} {entry.cause}: {worth(entry)}")
             if confident
             else _build_short_card("perhaps", entry)
             for entry in shown
@@ -206,7 +206,7 @@ def _shorten_fix(finding: Finding, max_lines: int) -> list[str]:
 
 def _build_short_card(label: str, finding: Finding) -> Card:
     return Card(
-        title=f"{label} {finding.id} {finding.cause.value}",
+        title=f"{label} {finding.id} {finding.cause}",
         note=worth(finding),
         tone=finding.severity.value,
         text=finding.sentence,

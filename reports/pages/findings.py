@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.model.cursor import Cursor, read, read_range
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity, SourceLocation
+from zprof.model.findings import Confidence, Evidence, Finding, Severity, SourceLocation
 from zprof.model.formatting import format_bytes, format_ns, printable, shorten
 from zprof.model.gaps import Gap
 from zprof.model.quantities import Unit, format_number
@@ -32,7 +32,7 @@ class GapGroup(Struct, frozen=True, kw_only=True):
     reason: str
     remedy: str
     ranks: tuple[int, ...]
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[str, ...] = ()
 
     @property
     def subject(self) -> str:
@@ -155,7 +155,7 @@ def build_finding_card(number: int, finding: Finding) -> Card:
         ("read", Paragraph(text=f"zprof explain {finding.id}")),
     )
     return Card(
-        title=f"{number} {finding.id} {finding.cause.value}",
+        title=f"{number} {finding.id} {finding.cause}",
         note=worth(finding),
         tone=finding.severity.value,
         text=finding.sentence,
@@ -165,7 +165,7 @@ def build_finding_card(number: int, finding: Finding) -> Card:
 
 def merge_gaps(gaps: Sequence[Gap]) -> tuple[GapGroup, ...]:
     """Merge gaps that differ only in their rank, in order of first appearance."""
-    groups: dict[tuple[str, str, str, tuple[Cause, ...]], list[int | None]] = {}
+    groups: dict[tuple[str, str, str, tuple[str, ...]], list[int | None]] = {}
     for gap in gaps:
         groups.setdefault((gap.what, gap.reason, gap.remedy, gap.causes), []).append(gap.rank)
     return tuple(

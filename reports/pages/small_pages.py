@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from zprof.model.cache import CacheSummary
+from zprof.model.cause_index import FAMILIES, read_index
 from zprof.model.cursor import Cursor, read
 from zprof.model.doctor import CheckStatus, Doctor
-from zprof.model.findings import Cause
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.memory import RankMemory
 from zprof.model.quantities import Unit, Value
@@ -48,14 +48,6 @@ _VERIFICATION_VERDICTS = {
     FigureStatus.EQUAL: VerdictBlock(tone="ok", mark="✓", text="Both agree: every common figure is equal."),
     FigureStatus.DIFFERS: VerdictBlock(tone="slower", mark="✗", text="Some figures differ."),
     FigureStatus.UNKNOWN: VerdictBlock(tone="inconclusive", mark="?", text="Nothing could be compared."),
-}
-_FAMILIES = {
-    "ZP1": "Measurement",
-    "ZP2": "Memory",
-    "ZP3": "Waiting",
-    "ZP4": "Transfer and volume",
-    "ZP5": "Host and device",
-    "ZP6": "Hang",
 }
 
 
@@ -235,7 +227,7 @@ def build_finding_list_page() -> Page:
     """Build the page of all causes by family, with the meaning of each."""
     sections = (
         section
-        for family, title in _FAMILIES.items()
+        for family, title in FAMILIES.items()
         for section in make_section(
             family.lower(), title, "", ItemList(items=tuple(_make_meaning_items(family)))
         )
@@ -244,9 +236,9 @@ def build_finding_list_page() -> Page:
 
 
 def _make_meaning_items(family: str) -> Iterator[Item]:
-    for cause in sorted(Cause, key=lambda cause: cause.finding_id):
-        if cause.finding_id.startswith(family):
-            yield Item(label=f"{cause.finding_id} {cause.value}", text=cause.meaning)
+    for entry in read_index():
+        if entry.id.startswith(family):
+            yield Item(label=f"{entry.id} {entry.name}", text=entry.meaning)
 
 
 class DemoRun(Struct, frozen=True, kw_only=True):

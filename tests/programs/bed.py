@@ -20,10 +20,10 @@ import numpy as np
 
 from tests.support import exact_counter
 from tests.support.forked_ranks import free_port
-from zprof.model.findings import Cause, Confidence
+from zprof.diagnosis.diagnose import diagnose
+from zprof.model.findings import Confidence
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run, load
 
 FOLDER = Path(__file__).parent
@@ -157,10 +157,10 @@ PLANTED_PROGRAMS = {
     "lightning_loop": "lightning",
 }
 PLANTED_CAUSES = {
-    "straggler": Cause.STRAGGLER_RANK,
-    "loader": Cause.DATA_LOADER,
-    "accumulation": Cause.ACCUMULATION_SYNCS,
-    "host_sync": Cause.BLOCKING_SYNC,
+    "straggler": "straggler_rank",
+    "loader": "data_loader",
+    "accumulation": "accumulation_syncs",
+    "host_sync": "blocking_sync",
     "none": None,
 }
 
@@ -191,7 +191,7 @@ class Outcome:
     @property
     def confident(self) -> list[str]:
         """Causes above low confidence."""
-        return [each.cause.value for each in self.report.findings if each.confidence is not Confidence.LOW]
+        return [each.cause for each in self.report.findings if each.confidence is not Confidence.LOW]
 
     def are_steps_right(self) -> bool:
         """Return True if each recorded step is one of the program's, the same one on all ranks.
@@ -207,12 +207,12 @@ class Outcome:
             each == counts[0] and set(np.diff(each).tolist()) == {1} for each in counts
         )
 
-    def finds_first(self, cause: Cause) -> bool:
+    def finds_first(self, cause: str) -> bool:
         """Return True if a cause is the first finding, and above low confidence."""
         first = next(iter(self.report.findings), None)
         return first is not None and first.cause is cause and first.confidence is not Confidence.LOW
 
-    def has_gap(self, cause: Cause) -> bool:
+    def has_gap(self, cause: str) -> bool:
         """Return True if a gap says that a cause could not be tested."""
         return any(cause in gap.causes for gap in self.report.gaps)
 
@@ -364,7 +364,7 @@ def describe_planted(cell: Cell, outcome: Outcome) -> str:
     """Return one line: the planted cause, what is found first, and what a gap says of it."""
     report = outcome.report
     first = next(iter(report.findings), None)
-    found = "nothing" if first is None else f"{first.cause.value} ({first.confidence.value})"
+    found = "nothing" if first is None else f"{first.cause} ({first.confidence.value})"
     cause, walls = PLANTED_CAUSES[cell.plant], [rank.wall_median_ns or 0 for rank in report.time.per_rank]
     if cause is None:
         result = "right" if not outcome.confident else "WRONG"

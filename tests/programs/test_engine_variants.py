@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.forked_ranks import free_port
+from zprof.diagnosis.diagnose import diagnose
 from zprof.model.memory import NOT_EXPLAINED
 from zprof.model.tenants import Tenant
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 
 PROGRAM = Path(__file__).with_name("engine_variants.py")

@@ -11,7 +11,7 @@ from zprof.checks.baseline import make_baseline
 from zprof.checks.check import check
 from zprof.model.baseline import Baseline
 from zprof.model.check import Check, GateResult, Limit, Sense
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
+from zprof.model.findings import Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, MemoryPart, RankMemory
 from zprof.model.quantities import Unit
@@ -49,7 +49,7 @@ class Made(Struct, frozen=True, kw_only=True):
     unsplit: int = 0
     late: float | None = None
     late_confidence: Confidence = Confidence.HIGH
-    late_cause: Cause = Cause.STRAGGLER_RANK
+    late_cause: str = "straggler_rank"
     seen: int | None = 1800
     parameter_bytes: int = 600
     volume_gap: bool = False

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from tests.support.simulated_fixes import plant_and_fix
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
+from zprof.diagnosis.diagnose import diagnose
 from zprof.integrations.imports.import_paths import import_paths
-from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.findings import Confidence, Finding
 from zprof.model.memory import DeviceMemory, Memory
 from zprof.model.report import Report
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run, load
 from zprof.simulator.causes import plant
 from zprof.simulator.plan import Gathering, SimulationPlan, Vendor
@@ -82,7 +82,7 @@ def device_with_room(rank: int, free_bytes: int) -> DeviceMemory:
 
 def planted(cause: str, plan: SimulationPlan, folder: Path, strength: float = 1.0) -> Diagnosed:
     """The job with a cause in it, by itself; dropping units is needless only where there is room for them."""
-    room = _ROOM_BYTES if cause == Cause.NEEDLESS_RESHARD_AFTER_FORWARD else None
+    room = _ROOM_BYTES if cause == "needless_reshard_after_forward" else None
     return diagnosed(plant(plan, cause, strength), folder, free_bytes=room)
 
 
@@ -116,7 +116,7 @@ def assert_first_and_priced(
     """
     first = job.first
     assert first is not None
-    assert first.cause.value == cause.value
+    assert first.cause == cause.value
     low, high = first.saving_ns
     assert job.plan == plant(plan, cause, strength), "it is the sick one of which the cure is priced"
     true = step_ns(job.truth) - step_ns(simulate(plant_and_fix(plan, cause, strength), folder / "well"))

@@ -4,12 +4,12 @@ from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.reports import memory_only, slower, straggler
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
+from zprof.causes.registry import load_causes
+from zprof.diagnosis.claims import Unexplained
+from zprof.diagnosis.verdict import judge
+from zprof.model.findings import Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Difference, EqualWork, Report, WorkUnit
-from zprof.rules.claims import Unexplained
-from zprof.rules.registry import all_rules
-from zprof.rules.verdict import judge
 
 _NO_COUNTER = Gap(
     what="reserved memory", reason="no device counter covers this process", remedy="record on a GPU"
@@ -17,7 +17,7 @@ _NO_COUNTER = Gap(
 GAPS = (
     Gap(
         kind=GapKind.UNTESTED_RULE,
-        causes=(Cause.LOW_BUS_BANDWIDTH, Cause.SHARDING_SPANS_NODES),
+        causes=("low_bus_bandwidth", "sharding_spans_nodes"),
         what="rules low_bus_bandwidth, sharding_spans_nodes not tested",
         reason="no bandwidth to expect",
         remedy="say --expected-busbw GB_PER_S",
@@ -28,23 +28,23 @@ GAPS = (
 
 
 def found(
-    cause: Cause, sentence: str, saving_ms: tuple[float, float], confidence: Confidence = Confidence.HIGH
+    cause: str, sentence: str, saving_ms: tuple[float, float], confidence: Confidence = Confidence.HIGH
 ) -> Finding:
     """A finding with more evidence than the diagnosis shows."""
     return Finding(
-        id=cause.finding_id,
+        id=load_causes()[cause].id,
         cause=cause,
         severity=Severity.HIGH,
         sentence=sentence,
         evidence=tuple(
-            Evidence(key="some_key", what=f"fact {number} of {cause.value}", value=number * MS, unit="ns")
+            Evidence(key="some_key", what=f"fact {number} of {cause}", value=number * MS, unit="ns")
             for number in range(1, 7)
         ),
         saving_ns=(int(saving_ms[0] * MS), int(saving_ms[1] * MS)),
         confidence=confidence,
-        fix=f"FSDP2:\n    fix_of_{cause.value}()",
+        fix=f"FSDP2:\n    fix_of_{cause}()",
         disprove="turn it off",
-        doc=f"docs/findings/{cause.finding_id}.md",
+        doc=f"docs/findings/{load_causes()[cause].id}.md",
     )
 
 
@@ -53,14 +53,14 @@ def judged(report: Report) -> Report:
     loss = Unexplained(rank=report.unclaimed_rank, terms=report.unclaimed)
     verdict = judge(
         report.run, report.time, report.comparison, findings=report.findings, gaps=report.gaps,
-        memory=report.memory, rules=all_rules(), unexplained=loss, volume=report.volume,
+        memory=report.memory, causes=load_causes(), unexplained=loss, volume=report.volume,
     )  # fmt: skip
     return replace(report, verdict=verdict)
 
 
-LATE = found(Cause.NO_PREFETCH, "gathers start when they are needed", (60, 130))
-FULL = found(Cause.FP32_REDUCE, "gradients travel in 4 bytes, 2 are enough", (10, 20), Confidence.MEDIUM)
-GUESS = found(Cause.STRAGGLER_RANK, "rank 1 may be late", (0, 5), Confidence.LOW)
+LATE = found("no_prefetch", "gathers start when they are needed", (60, 130))
+FULL = found("fp32_reduce", "gradients travel in 4 bytes, 2 are enough", (10, 20), Confidence.MEDIUM)
+GUESS = found("straggler_rank", "rank 1 may be late", (0, 5), Confidence.LOW)
 
 
 def against_baseline() -> Report:
@@ -101,7 +101,7 @@ def alone() -> Report:
 def untimed() -> Report:
     """Memory alone."""
     frees = replace(
-        LATE, cause=Cause.LOGITS_DOMINATE, id="ZP204", saving_ns=(0, 0), saving_bytes=(1 << 30, 2 << 30)
+        LATE, cause="logits_dominate", id="ZP204", saving_ns=(0, 0), saving_bytes=(1 << 30, 2 << 30)
     )
     return judged(replace(memory_only(), findings=(frees,), gaps=(), unclaimed={}))
 

@@ -18,6 +18,7 @@ from tests.support.reports import memory_only, slower, trace
 from tests.support.snapshot_reports import snapshot_pair, snapshot_report
 from zprof.analysis.analysis import analyse
 from zprof.analysis.compare.rows import build_finding_section, build_memory_section, build_time_sections
+from zprof.diagnosis.diagnose import diagnose
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.report import Report
 from zprof.model.side_by_side import Setting, SideBySide
@@ -29,7 +30,6 @@ from zprof.reports.pages.diagnosis import build_diagnosis_page
 from zprof.reports.pages.plan import build_plan_page
 from zprof.reports.pages.report import build_report_page
 from zprof.reports.pages.whatif import build_whatif_page
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run
 
 SETTINGS = (

@@ -9,9 +9,9 @@ from tests.support.full_memories import by_sizes, full_memory
 from tests.support.full_times import traced
 from tests.support.memories import memory_of
 from zprof.analysis.analysis import RunAnalysis
+from zprof.diagnosis.diagnose import diagnose
 from zprof.model.memory import Memory
 from zprof.model.report import Report
-from zprof.rules.diagnose import diagnose
 
 _LINK = 180e6
 DDP = replace(

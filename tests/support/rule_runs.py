@@ -9,7 +9,10 @@ from msgspec.structs import replace
 from tests.support.analyses import MS, Scenario, analysis_of
 from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Finding, Severity
+from zprof.causes.cause import Cause
+from zprof.causes.registry import load_causes
+from zprof.diagnosis.find_causes import ask
+from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.rules.rule import RuleCheck
 
@@ -28,24 +31,30 @@ def run_of(plan: Scenario | None = None, **fields: Any) -> RunAnalysis:
     return _runs[key]
 
 
-def found(rule: RuleCheck, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> Finding:
+def found(rule: RuleCheck | Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> Finding:
     """Return the finding of a rule that must have one."""
-    answer = rule(analysis, baseline)
+    answer = _ask(rule, analysis, baseline)
     assert isinstance(answer, Finding), answer
     return answer
 
 
-def judged(rule: RuleCheck, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> str | None:
+def _ask(
+    rule: RuleCheck | Cause, analysis: RunAnalysis, baseline: RunAnalysis | None
+) -> Finding | Gap | None:
+    return ask(rule, analysis, baseline) if isinstance(rule, Cause) else rule(analysis, baseline)
+
+
+def judged(rule: RuleCheck | Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> str | None:
     """Return "high", "medium" or "low" for a finding, "gap" if it was not tested, None if it is not there."""
-    answer = rule(analysis, baseline)
+    answer = _ask(rule, analysis, baseline)
     return (
         answer.confidence.value if isinstance(answer, Finding) else "gap" if isinstance(answer, Gap) else None
     )
 
 
-def fires(rule: RuleCheck, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> bool:
+def fires(rule: RuleCheck | Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> bool:
     """Return whether the rule has a finding."""
-    return isinstance(rule(analysis, baseline), Finding)
+    return isinstance(_ask(rule, analysis, baseline), Finding)
 
 
 def values(finding: Finding, unit: str) -> list[float]:
@@ -54,7 +63,7 @@ def values(finding: Finding, unit: str) -> list[float]:
 
 
 def claim(
-    cause: Cause,
+    cause: str,
     low: float = 0,
     high: float = 0,
     confidence: Confidence = Confidence.HIGH,
@@ -65,7 +74,7 @@ def claim(
 ) -> Finding:
     """Return a finding without evidence; ``frees``: the most bytes that its fix frees."""
     return Finding(
-        id=cause.finding_id,
+        id=load_causes()[cause].id,
         cause=cause,
         sentence=sentence,
         evidence=(),

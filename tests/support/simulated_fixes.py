@@ -7,32 +7,31 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from zprof.model.findings import Cause
 from zprof.simulator.causes import plant
 from zprof.simulator.plan import SimulationPlan
 
 _UNITS = ("units", "units_per_block", "unit_elements", "compute")
 #: Fields of the plan that the fix sets back to what they were before the cause was planted.
 RESTORED: Mapping[str, tuple[str, ...]] = {
-    Cause.STRAGGLER_RANK: ("speed",),
-    Cause.ROTATING_STRAGGLER: ("delays",),
-    Cause.LATENCY_BOUND_COLLECTIVES: _UNITS,
-    Cause.UNITS_TOO_SMALL: _UNITS,
-    Cause.SINGLE_UNIT: _UNITS,
-    Cause.CPU_BOUND_LAUNCH: ("host",),
-    Cause.ALLOCATOR_RETRIES: ("allocator",),
-    Cause.COMM_SLOWS_COMPUTE: ("compute",),
-    Cause.COMPUTE_BLOCKS_COMM: ("compute",),
-    Cause.LOW_BUS_BANDWIDTH: ("network",),
-    Cause.FP32_REDUCE: ("precision",),
-    Cause.FP32_GATHER: ("precision",),
-    Cause.OFFLOAD_ON_CRITICAL_PATH: ("offload",),
-    Cause.BLOCKING_SYNC: ("host",),
-    Cause.DATA_LOADER: ("data_ns",),
-    Cause.COPY_OVERHEAD: ("compute",),
-    Cause.UNEVEN_SHAPES: ("padding_ratio",),
-    Cause.LOST_COMPUTE_EFFICIENCY: ("compute",),
-    Cause.MEASUREMENT_ARTIFACT: ("windows",),
+    "straggler_rank": ("speed",),
+    "rotating_straggler": ("delays",),
+    "latency_bound_collectives": _UNITS,
+    "units_too_small": _UNITS,
+    "single_unit": _UNITS,
+    "cpu_bound_launch": ("host",),
+    "allocator_retries": ("allocator",),
+    "comm_slows_compute": ("compute",),
+    "compute_blocks_comm": ("compute",),
+    "low_bus_bandwidth": ("network",),
+    "fp32_reduce": ("precision",),
+    "fp32_gather": ("precision",),
+    "offload_on_critical_path": ("offload",),
+    "blocking_sync": ("host",),
+    "data_loader": ("data_ns",),
+    "copy_overhead": ("compute",),
+    "uneven_shapes": ("padding_ratio",),
+    "lost_compute_efficiency": ("compute",),
+    "measurement_artifact": ("windows",),
 }
 
 
@@ -54,13 +53,13 @@ def _fix_limiter(plan: SimulationPlan, planted: SimulationPlan) -> SimulationPla
 
 #: Fixes that are another setting than the one before.
 CHANGED: Mapping[str, Callable[[SimulationPlan, SimulationPlan], SimulationPlan]] = {
-    Cause.NO_PREFETCH: lambda plan, planted: replace(planted, prefetch=max(1, plan.prefetch)),
-    Cause.RATE_LIMITED_PREFETCH: _fix_limiter,
-    Cause.SHARDING_SPANS_NODES: lambda _, planted: replace(planted, shard=planted.ranks_per_host),
-    Cause.ACCUMULATION_SYNCS: lambda _, planted: replace(planted, reduce_each=False),
-    Cause.ACCUMULATION_REGATHERS: _gather(reshard_after_forward=False),
-    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: _gather(reshard_after_forward=False),
-    Cause.LAST_UNIT_REGATHERED: _gather(keep_last_unit=True),
-    Cause.CHECKPOINT_REGATHERS: _gather(recompute_gathers=False),
-    Cause.UNHIDDEN_OPTIMIZER_GATHER: lambda _, planted: replace(planted, hide_optimizer_gather=True),
+    "no_prefetch": lambda plan, planted: replace(planted, prefetch=max(1, plan.prefetch)),
+    "rate_limited_prefetch": _fix_limiter,
+    "sharding_spans_nodes": lambda _, planted: replace(planted, shard=planted.ranks_per_host),
+    "accumulation_syncs": lambda _, planted: replace(planted, reduce_each=False),
+    "accumulation_regathers": _gather(reshard_after_forward=False),
+    "needless_reshard_after_forward": _gather(reshard_after_forward=False),
+    "last_unit_regathered": _gather(keep_last_unit=True),
+    "checkpoint_regathers": _gather(recompute_gathers=False),
+    "unhidden_optimizer_gather": lambda _, planted: replace(planted, hide_optimizer_gather=True),
 }

@@ -40,7 +40,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
     intervals that make up the sums of each timed rank, for drawing. ``source``: the run itself, for access to
     single events. ``engine``: as declared, or else as the events show; None if neither tells. ``hang``: what
     the flight recorders of the ranks show; None if there are none. ``endings``: how the ranks of a job ended
-    that failed.
+    that failed. ``expected_bus_bytes_per_s``: what the user says that the link gives large messages.
     """
 
     run: RunFacts
@@ -62,6 +62,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
     engine: Engine | None = None
     hang: Hang | None = None
     endings: tuple[RankEnd, ...] = ()
+    expected_bus_bytes_per_s: float | None = None
 
     @cached_property
     def _results(self) -> dict[Callable[["RunAnalysis"], Any], Any]:

@@ -21,7 +21,7 @@ from zprof.analysis.compare.intervals import ratio_samples
 from zprof.checks.baseline import find_highest_peak
 from zprof.model.baseline import Baseline, CollectiveBaseline, MemoryBaseline, TimeBaseline
 from zprof.model.check import Figure, Limit, LimitRow, Sense
-from zprof.model.findings import Cause, Confidence
+from zprof.model.findings import Confidence
 from zprof.model.formatting import format_bytes, format_psi, printable, shorten
 from zprof.model.gaps import GapKind
 from zprof.model.memory import RankMemory
@@ -36,7 +36,6 @@ from zprof.model.tenants import (
     UNTAGGED_NAME,
     Tenant,
 )
-from zprof.rules.evidence import STEPS_LATEST_RATIO
 
 PEAK_MEMORY = "peak_memory"
 #: The parts that ``peak_memory.<part>`` accepts: the six tenants and untagged bytes.
@@ -47,8 +46,8 @@ _MAX_RANKS = 4
 _CPU = "cpu"
 #: Path in the report of the list that the time gates sum over.
 _STEPS_PATH = "time.steps"
-#: Minimum share of the steps in which the late rank must arrive last.
-_MIN_LATEST_RATIO = 0.8
+#: Evidence of a rank that is late, and the share of steps from which on it is late in nearly all.
+_STEPS_LATEST_RATIO, _MIN_LATEST_RATIO = "steps_latest_ratio", 0.8
 _RECORD_TIME = "record the time window on all ranks (--time-steps 8)"
 _RECORD_MEMORY = "record a memory window (--memory-steps 2) that all ranks reach"
 _NO_MEMORY = "no memory window was recorded"
@@ -532,8 +531,8 @@ def _read_exposed_wait(given: LimitInput) -> LimitRow:
 def find_late_rank(report: Report) -> int | None:
     """Return the rank that is late in nearly all steps according to the straggler finding, else None."""
     for finding in report.findings:
-        if finding.cause is Cause.STRAGGLER_RANK and finding.confidence is not Confidence.LOW:
-            share = next((row.value for row in finding.evidence if row.key == STEPS_LATEST_RATIO), 0.0)
+        share = next((row.value for row in finding.evidence if row.key == _STEPS_LATEST_RATIO), None)
+        if share is not None and finding.confidence is not Confidence.LOW:
             rank = next((row.rank for row in finding.evidence if row.rank is not None), None)
             return rank if share >= _MIN_LATEST_RATIO else None
     return None

@@ -63,9 +63,9 @@ class BundleCommand:
                 )
         run = open_run(arguments.run)
         baseline = open_run(arguments.baseline) if arguments.baseline else None
+        from zprof.diagnosis.diagnose import diagnose
         from zprof.integrations.doctor import examine
         from zprof.integrations.support_bundle import collect_bundle
-        from zprof.rules.diagnose import diagnose
 
         bundle = collect_bundle(run, diagnose(run, baseline), examine())
         from zprof.reports.pages.small_pages import build_bundle_page

@@ -58,7 +58,7 @@ class CompareCommand:
 
 def _compare_runs(arguments: argparse.Namespace) -> "SideBySide":
     a, b = open_run(arguments.a), open_run(arguments.b)
-    from zprof.rules.diagnose import diagnose_side_by_side
+    from zprof.diagnosis.diagnose import diagnose_side_by_side
 
     a = a.described(add_stated_work(arguments.baseline_tokens_per_step, a.manifest.training))
     b = b.described(add_stated_work(arguments.tokens_per_step, b.manifest.training))

@@ -71,10 +71,10 @@ def _complete_value(*, prefix: str, action: argparse.Action, **_: object) -> Ite
     """Yield what may be the value of an argument and begins with ``prefix``."""
     kind = str(action.metavar)
     if kind == _FINDING:
-        from zprof.model.findings import Cause
+        from zprof.model.cause_index import read_index
 
-        for cause in Cause:
-            yield from (name for name in (cause.finding_id, cause.value) if name.startswith(prefix))
+        for entry in read_index():
+            yield from (name for name in (entry.id, entry.name) if name.startswith(prefix))
     elif kind in _RUNS:
         yield from _complete_path(prefix, _RUN_SUFFIXES)
     elif kind in _FILES or action.nargs == argparse.REMAINDER:

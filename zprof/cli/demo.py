@@ -58,9 +58,9 @@ class DemoCommand:
             return 0
         case = CASES[0] if arguments.case is None else find_case(arguments.case)
         require_extra(Extra.RECORD, "demo")
+        from zprof.diagnosis.diagnose import diagnose
         from zprof.reports.pages.diagnosis import build_diagnosis_page
         from zprof.reports.pages.small_pages import DemoRun, build_demo_page
-        from zprof.rules.diagnose import diagnose
 
         console.print_data(_introduce(case))
         baseline = _record(arguments.output, case.baseline) if case.baseline else None

@@ -33,7 +33,7 @@ class ExplainCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the page of the finding, or the list."""
-        from zprof.reports.finding_pages import find_cause, page
+        from zprof.reports.finding_pages import find_cause, read_page
         from zprof.reports.pages.small_pages import build_finding_list_page
         from zprof.reports.terminal import render_markdown_text
 
@@ -43,6 +43,6 @@ class ExplainCommand:
             console.print_page(build_finding_list_page())
         else:
             cause = find_cause(arguments.finding)
-            text = page(cause) + ("" if cause.finding_id.startswith(_MEMORY_IDS) else _REPLAY_NOTE)
+            text = read_page(cause.id) + ("" if cause.id.startswith(_MEMORY_IDS) else _REPLAY_NOTE)
             console.print_data(render_markdown_text(text, colour=console.has_colour()))
         return 0

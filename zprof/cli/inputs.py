@@ -79,7 +79,7 @@ def open_dumps(paths: Sequence[Path]) -> "Run":
 
 
 def _import_analysis() -> None:
-    import_module("zprof.rules.diagnose")
+    import_module("zprof.diagnosis.diagnose")
 
 
 def open_run_and_baseline(arguments: argparse.Namespace) -> "tuple[Run, Run | None]":
@@ -153,7 +153,7 @@ def diagnose_or_recall(
     window = policy or WindowPolicy.STEP
 
     def make() -> "Report":
-        from zprof.rules.diagnose import diagnose
+        from zprof.diagnosis.diagnose import diagnose
 
         return diagnose(run, baseline, expected_bus_bytes_per_s=expected_bus_bytes_per_s, policy=window)
 

@@ -349,7 +349,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     """
 
     id: str
-    cause: Cause
+    cause: str
     severity: Severity
     sentence: str
     evidence: tuple[Evidence, ...]
@@ -369,6 +369,11 @@ class Finding(Struct, frozen=True, kw_only=True):
         return self.id.startswith("ZP6")
 
     @property
+    def is_about_recording(self) -> bool:
+        """Return True if it says what the recording itself adds."""
+        return self.id.startswith("ZP1")
+
+    @property
     def invalidates_times(self) -> bool:
         """Return True if the times of the run cannot be trusted."""
-        return self.cause is Cause.MEASUREMENT_ARTIFACT and self.severity is Severity.HIGH
+        return self.is_about_recording and self.severity is Severity.HIGH

@@ -4,8 +4,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zprof.model.findings import Cause
-
 
 class GapKind(StrEnum):
     """Subject of a gap, for code that distinguishes gaps; sentences are only for readers."""
@@ -67,6 +65,6 @@ class Gap(Struct, frozen=True, kw_only=True):
     remedy: str
     rank: int | None = None
     kind: GapKind = GapKind.OTHER
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[str, ...] = ()
     step: int | None = None
     detail: str = ""

@@ -66,8 +66,8 @@ def compare(
         BadInput: A path is no run and cannot be imported, or a recording is damaged.
         MissingData: No rank finished its recording.
     """
+    from zprof.diagnosis.diagnose import diagnose_side_by_side
     from zprof.notebook.report import measure
-    from zprof.rules.diagnose import diagnose_side_by_side
 
     before, after = as_run(a, window), as_run(b, window)
     both = diagnose_side_by_side(

@@ -63,7 +63,7 @@ def diagnose(
         BadInput: A path is no run and cannot be imported, or a recording is damaged.
         MissingData: No rank finished its recording.
     """
-    from zprof.rules.diagnose import diagnose as diagnose_analysis
+    from zprof.diagnosis.diagnose import diagnose as diagnose_analysis
 
     report = diagnose_analysis(
         measure(run, window),
@@ -79,7 +79,7 @@ def _list_lines(report: Report) -> Iterator[str]:
 
     yield f"{report.run.name}: {report.verdict.sentence}"
     for finding in report.findings[:_MAX_FINDINGS]:
-        yield f"  {finding.id} {finding.cause.value}: {worth(finding)}"
+        yield f"  {finding.id} {finding.cause}: {worth(finding)}"
     omitted = len(report.findings) - _MAX_FINDINGS
     if omitted > 0:
         yield f"  and {omitted} more: .findings, .to_text()"

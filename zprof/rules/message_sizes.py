@@ -14,10 +14,10 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.per_step import list_copy_names
 from zprof.analysis.time.collective_rows import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Finding
-from zprof.rules.rule import list_copy_names
 from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
 from zprof.step.added_messages import shard_within_hosts
 from zprof.step.blocks import count_blocks

@@ -1,15 +1,22 @@
 """List all rules in the order in which they run, with the ledger terms that each one claims."""
 
+from functools import cache
+
+from zprof.causes.cause import Cause as Record
+from zprof.causes.cause import Need, Proof, Sign
 from zprof.model.findings import Cause
 from zprof.rules.compute.allocator_retries import allocator_retries
-from zprof.rules.compute.blocking_sync import blocking_sync
-from zprof.rules.compute.comm_slows_compute import comm_slows_compute
+from zprof.rules.compute.blocking_sync import blocking_sync, is_waiting_as_often
+from zprof.rules.compute.comm_slows_compute import comm_slows_compute, state_hidden_slowdown
 from zprof.rules.compute.copy_overhead import copy_overhead
 from zprof.rules.compute.cpu_bound_launch import cpu_bound_launch
-from zprof.rules.compute.data_loader import data_loader
+from zprof.rules.compute.data_loader import data_loader, is_loading_as_long
+from zprof.rules.compute.idle_time import is_inference
 from zprof.rules.compute.lost_compute_efficiency import lost_compute_efficiency
 from zprof.rules.compute.offload_on_critical_path import offload_on_critical_path
+from zprof.rules.evidence import ROWS
 from zprof.rules.hang.stuck_job import hang_rules
+from zprof.rules.late_gathers import are_gathers_late
 from zprof.rules.measurement_artifact import measurement_artifact
 from zprof.rules.memory.activations_dominate import activations_dominate
 from zprof.rules.memory.attention_scores import attention_scores
@@ -27,9 +34,10 @@ from zprof.rules.memory.wrong_stage import wrong_stage
 from zprof.rules.rule import Rule
 from zprof.rules.settings.option_without_effect import option_without_effect
 from zprof.rules.settings.slowed_by_instruments import slowed_by_instruments
+from zprof.rules.step_edits import EDITS, SCHEDULE_CHANGES, SLOWED_RATIO, measure_slowdown
 from zprof.rules.transfer.compute_blocks_comm import compute_blocks_comm
 from zprof.rules.transfer.latency_bound_collectives import latency_bound_collectives
-from zprof.rules.transfer.low_bus_bandwidth import check_against, low_bus_bandwidth
+from zprof.rules.transfer.low_bus_bandwidth import low_bus_bandwidth
 from zprof.rules.transfer.no_prefetch import no_prefetch
 from zprof.rules.transfer.rate_limited_prefetch import rate_limited_prefetch
 from zprof.rules.transfer.sharding_spans_nodes import sharding_spans_nodes
@@ -42,35 +50,11 @@ from zprof.rules.volume.fp32_gather import fp32_gather
 from zprof.rules.volume.fp32_reduce import fp32_reduce
 from zprof.rules.volume.last_unit_regathered import last_unit_regathered
 from zprof.rules.volume.needless_reshard_after_forward import needless_reshard_after_forward
+from zprof.rules.volume.regathers import measure_headroom, read_gathers
 from zprof.rules.volume.uneven_shapes import uneven_shapes
 from zprof.rules.volume.unhidden_optimizer_gather import unhidden_optimizer_gather
 from zprof.rules.waiting.rotating_straggler import rotating_straggler
 from zprof.rules.waiting.straggler_rank import straggler_rank
-
-
-def memory_rules() -> tuple[Rule, ...]:
-    """Return the rules that need memory only; one of them also uses times if known."""
-    return (*MEMORY_RULES, ALLOCATOR_RETRIES_RULE)
-
-
-def all_rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
-    """Return all rules; low_bus_bandwidth compares with the expected bandwidth if given."""
-    memory = memory_rules()
-    timed = [rule for rule in time_rules(expected_bus_bytes_per_s) if rule not in memory]
-    return (*hang_rules(), *timed, *memory)
-
-
-def time_rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
-    """Return the rules about time: the recording itself first, then rules that do not depend on clocks."""
-    return (
-        *MEASUREMENT_RULES,
-        *VOLUME_RULES,
-        *transfer_rules(expected_bus_bytes_per_s),
-        *WAITING_RULES,
-        *HOST_RULES,
-        *DEVICE_RULES,
-    )
-
 
 MEASUREMENT_RULES = (
     Rule(cause=Cause.MEASUREMENT_ARTIFACT, check=measurement_artifact),
@@ -167,36 +151,33 @@ _MESSAGE_SIZE_RULES = (
 )
 
 
-def transfer_rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
-    """Return the rules about transfers; low_bus_bandwidth compares with the expected bandwidth if given."""
-    bandwidth = check_against(expected_bus_bytes_per_s) if expected_bus_bytes_per_s else low_bus_bandwidth
-    return (
-        Rule(
-            cause=Cause.NO_PREFETCH,
-            check=no_prefetch,
-            claims=("exposed_transfer_ns", "idle_ns", "exposed_wait_ns"),
-            explains=(_BACKWARD_REGATHERS,),
-        ),
-        Rule(
-            cause=Cause.RATE_LIMITED_PREFETCH,
-            check=rate_limited_prefetch,
-            claims=("idle_ns", "exposed_transfer_ns"),
-            explains=(Cause.BLOCKING_SYNC,),
-        ),
-        Rule(
-            cause=Cause.COMPUTE_BLOCKS_COMM,
-            check=compute_blocks_comm,
-            claims=_TRANSFER_AND_IDLE_TERMS,
-            explains=(_BACKWARD_REGATHERS,),
-        ),
-        Rule(
-            cause=Cause.LOW_BUS_BANDWIDTH,
-            check=bandwidth,
-            claims=_TRANSFER_AND_IDLE_TERMS,
-            explains=(_BACKWARD_REGATHERS,),
-        ),
-        *_MESSAGE_SIZE_RULES,
-    )
+TRANSFER_RULES = (
+    Rule(
+        cause=Cause.NO_PREFETCH,
+        check=no_prefetch,
+        claims=("exposed_transfer_ns", "idle_ns", "exposed_wait_ns"),
+        explains=(_BACKWARD_REGATHERS,),
+    ),
+    Rule(
+        cause=Cause.RATE_LIMITED_PREFETCH,
+        check=rate_limited_prefetch,
+        claims=("idle_ns", "exposed_transfer_ns"),
+        explains=(Cause.BLOCKING_SYNC,),
+    ),
+    Rule(
+        cause=Cause.COMPUTE_BLOCKS_COMM,
+        check=compute_blocks_comm,
+        claims=_TRANSFER_AND_IDLE_TERMS,
+        explains=(_BACKWARD_REGATHERS,),
+    ),
+    Rule(
+        cause=Cause.LOW_BUS_BANDWIDTH,
+        check=low_bus_bandwidth,
+        claims=_TRANSFER_AND_IDLE_TERMS,
+        explains=(_BACKWARD_REGATHERS,),
+    ),
+    *_MESSAGE_SIZE_RULES,
+)
 
 
 _WAIT_TERMS = ("exposed_wait_ns", "exposed_transfer_ns")
@@ -281,3 +262,141 @@ MEMORY_RULES = (
     Rule(cause=Cause.WEIGHT_COPIES, check=weight_copies),
     Rule(cause=Cause.STATES_DOMINATE, check=states_dominate),
 )
+
+
+_COUNTED = {
+    Cause.ACCUMULATION_REGATHERS,
+    Cause.ACCUMULATION_SYNCS,
+    Cause.CHECKPOINT_REGATHERS,
+    Cause.DATA_LOADER,
+    Cause.FP32_GATHER,
+    Cause.FP32_REDUCE,
+    Cause.LAST_UNIT_REGATHERED,
+    Cause.UNEVEN_SHAPES,
+}
+_SPEED = {
+    Cause.COMM_SLOWS_COMPUTE,
+    Cause.LATENCY_BOUND_COLLECTIVES,
+    Cause.LOW_BUS_BANDWIDTH,
+    Cause.SHARDING_SPANS_NODES,
+    Cause.UNITS_TOO_SMALL,
+}
+_PROPOSED = {
+    Cause.ACCUMULATION_SYNCS,
+    Cause.ACCUMULATION_REGATHERS,
+    Cause.CHECKPOINT_REGATHERS,
+    Cause.LAST_UNIT_REGATHERED,
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
+    Cause.FP32_GATHER,
+    Cause.FP32_REDUCE,
+    Cause.COPY_OVERHEAD,
+    Cause.COMM_SLOWS_COMPUTE,
+}
+_STALL = {Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER}
+_SIGNS = {
+    Cause.STRAGGLER_RANK: Sign.LATE_RANK,
+    Cause.COPY_OVERHEAD: Sign.COPIES,
+    Cause.NO_PREFETCH: Sign.LATE_GATHERS,
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: Sign.GATHERS_OF_BACKWARD,
+    Cause.LOW_BUS_BANDWIDTH: Sign.SLOW_MESSAGES,
+    Cause.LATENCY_BOUND_COLLECTIVES: Sign.SHORT_MESSAGES,
+    Cause.BLOCKING_SYNC: Sign.HOST_WAITS,
+    Cause.CPU_BOUND_LAUNCH: Sign.LATE_LAUNCHES,
+}
+_AMOUNTS = {
+    Cause.STRAGGLER_RANK: ("own_time_excess",),
+    Cause.BLOCKING_SYNC: ("blocking_waits_per_step", "blocking_calls_per_step"),
+    Cause.FP32_GATHER: ("float32_gathered_bytes_per_step",),
+    Cause.FP32_REDUCE: ("float32_reduced_bytes_per_step",),
+    Cause.ACCUMULATION_SYNCS: ("early_reductions_per_step",),
+    Cause.ACCUMULATION_REGATHERS: ("regathers_per_step",),
+    Cause.CHECKPOINT_REGATHERS: ("third_gathers_per_step",),
+    Cause.LAST_UNIT_REGATHERED: ("needless_gathers_per_step",),
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: ("second_gathers_per_step",),
+}
+_NOTES = {
+    Cause.BLOCKING_SYNC: is_inference,
+    Cause.LOW_BUS_BANDWIDTH: lambda analysis: True,
+    Cause.COPY_OVERHEAD: lambda analysis: True,
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: lambda analysis: (
+        not measure_headroom(analysis, read_gathers(analysis)).suffices
+    ),
+}
+_REFUTED = {
+    Cause.NO_PREFETCH: lambda step: are_gathers_late(step.analysis, step.graph) is False,
+    Cause.COMM_SLOWS_COMPUTE: lambda step: measure_slowdown(step.analysis, step.graph).factor <= SLOWED_RATIO,
+}
+
+
+@cache
+def list_old():
+    found = []
+    for rules, needs in (
+        (MEASUREMENT_RULES, (Need.STEPS,)),
+        ((*VOLUME_RULES, *TRANSFER_RULES, *WAITING_RULES, *DEVICE_RULES, *HOST_RULES), (Need.STEPS,)),
+        (MEMORY_RULES, (Need.MEMORY,)),
+        (hang_rules(), (Need.HANG,)),
+    ):
+        for rule in rules:
+            cause = rule.cause
+            found.append(
+                Record(
+                    id=cause.finding_id,
+                    name=cause.value,
+                    meaning=cause.meaning,
+                    needs=(Need.DEVICE,) if cause is Cause.ALLOCATOR_RETRIES else needs,
+                    terms=rule.claims,
+                    other_rank_terms=rule.other_rank_terms,
+                    taken_from=rule.taken_from,
+                    sign=_SIGNS.get(cause),
+                    produces=tuple(_SIGNS[each] for each in rule.explains),
+                    proof=Proof.COUNTS
+                    if cause in _COUNTED
+                    else Proof.SPEEDS
+                    if cause in _SPEED
+                    else Proof.TIMES,
+                    adds="start_cost_per_step" if cause is Cause.MEASUREMENT_ARTIFACT else None,
+                    is_priced_by_step=cause in _PROPOSED,
+                    is_stall=cause in _STALL,
+                    idles_device=cause
+                    in (
+                        Cause.CPU_BOUND_LAUNCH,
+                        Cause.BLOCKING_SYNC,
+                        Cause.DATA_LOADER,
+                        Cause.ALLOCATOR_RETRIES,
+                    ),
+                    is_decisive=cause
+                    in (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK, Cause.MEASUREMENT_ARTIFACT),
+                    is_failure=cause in (Cause.ALLOCATOR_RETRIES, Cause.OUT_OF_MEMORY),
+                    amounts=_AMOUNTS.get(cause, ()),
+                    find_signs=rule.check,
+                    remove=EDITS.get(cause),
+                    list_changes=SCHEDULE_CHANGES.get(cause),
+                    is_refuted=_REFUTED.get(cause),
+                    is_note=_NOTES.get(cause),
+                    is_lasting={
+                        Cause.DATA_LOADER: is_loading_as_long,
+                        Cause.BLOCKING_SYNC: is_waiting_as_often,
+                    }.get(cause),
+                    action=ACTIONS.get(cause, ""),
+                    state_rest=state_hidden_slowdown if cause is Cause.COMM_SLOWS_COMPUTE else None,
+                    evidence=AnyRow(),
+                )
+            )
+    return found
+
+
+class AnyRow(dict):
+    def get(self, key, default=None):
+        return ROWS.get(key, default)
+
+
+#: What to do about a cause, where the first line of its fix is code.
+ACTIONS = {
+    Cause.ACTIVATIONS_DOMINATE: "checkpoint the blocks, or a smaller micro-batch",
+    Cause.ATTENTION_SCORES: "a fused attention kernel, scaled_dot_product_attention",
+    Cause.LOGITS_DOMINATE: "compute the loss in chunks, or with a fused linear cross entropy",
+    Cause.STATES_DOMINATE: "shard the model's states over the ranks, or states in a smaller type",
+    Cause.WEIGHT_COPIES: "weights in 16 bit instead of autocast's copies",
+    Cause.FRAGMENTATION: "expandable segments, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+}

@@ -12,6 +12,7 @@ import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Intervals, intervals
+from zprof.analysis.per_step import GRADIENT_COPY_KERNEL, list_copy_names, mean_per_step
 from zprof.analysis.time.collective_rows import select_kind
 from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_host_calls, read_loader_spans
 from zprof.analysis.time.host_idle import find_waits_after_reads
@@ -33,7 +34,6 @@ from zprof.rules.message_sizes import (
     remove_excess_latency,
     split_single_unit,
 )
-from zprof.rules.rule import GRADIENT_COPY_KERNEL, list_copy_names, mean_per_step
 from zprof.rules.transfer.slow_groups import select_slow_rows
 from zprof.rules.transfer.small_messages import find_small_messages
 from zprof.rules.volume.accumulation_syncs import select_early_reductions

@@ -25,7 +25,7 @@ from zprof.model.quantities import Bound, Bounds, Unit, Value
 from zprof.model.report import Report
 from zprof.model.time import SPLIT_BOUNDS, CollectiveTime, LateReason
 from zprof.model.whatif import Outlook, PredictedFigure
-from zprof.reports.finding_pages import page
+from zprof.reports.finding_pages import read_page
 from zprof.reports.layout import wrap
 from zprof.reports.pages.assumptions import list_assumption_details
 from zprof.reports.pages.collectives import name_collective
@@ -205,9 +205,9 @@ def _open_finding(loaded: LoadedRun, index: int) -> Popup[None]:
             *[f"  {line}" for line in finding.fix.strip().split("\n")],
         ]
         lines += ["", "how to disprove it", *wrap(finding.disprove, width=columns)]
-        return "\n".join([*lines, "", render_markdown_text(page(finding.cause), columns)])
+        return "\n".join([*lines, "", render_markdown_text(read_page(finding.id), columns)])
 
-    return TextPopup(f"{finding.id} {finding.cause.value}", layout_text, copies=finding.fix)
+    return TextPopup(f"{finding.id} {finding.cause}", layout_text, copies=finding.fix)
 
 
 def format_evidence(loaded: LoadedRun, index: int, columns: int) -> list[str]:

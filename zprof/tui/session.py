@@ -146,7 +146,7 @@ def _diagnose_loaded(
     progress: Progress,
 ) -> LoadedRun:
     progress("applying the rules")
-    from zprof.rules.diagnose import diagnose, diagnose_side_by_side
+    from zprof.diagnosis.diagnose import diagnose, diagnose_side_by_side
 
     expected = request.expected_bus_bytes_per_s
     run, analysis = this

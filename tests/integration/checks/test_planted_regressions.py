@@ -10,9 +10,9 @@ from zprof.checks.baseline import make_baseline
 from zprof.checks.check import check
 from zprof.checks.config import adapt_to_device, default_limits
 from zprof.checks.limit_text import parse_limit
+from zprof.diagnosis.diagnose import diagnose
 from zprof.model.check import Check, GateResult, Limit
 from zprof.model.report import Report
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 
 pytestmark = pytest.mark.ranks

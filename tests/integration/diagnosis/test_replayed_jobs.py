@@ -9,9 +9,9 @@ import pytest
 from benchmarks.diagnosis_jobs import add_user_facts
 from benchmarks.jobs import Truth, draw_job, write_job
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
+from zprof.diagnosis.diagnose import diagnose
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 from zprof.step.edits import even_out_ranks
 from zprof.step.from_kernels import build_graph

@@ -12,8 +12,9 @@ import pytest
 from docs.tools.examples import PAGES, ROOT, read_examples, run_example
 from docs.tools.pictures import PICTURES, draw_pictures, open_workplace, read_recorded_outputs
 from tests.support.pinned import is_pinned
+from zprof.causes.cause import Need
+from zprof.causes.registry import load_causes
 from zprof.cli.parser import parse
-from zprof.rules.registry import all_rules, hang_rules
 
 README = ROOT / "README.md"
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
@@ -47,8 +48,8 @@ def test_the_readme_is_read_in_minutes() -> None:
 
 def test_the_readme_counts_the_causes_of_the_registry() -> None:
     row = next(line for line in README.read_text(encoding="utf-8").splitlines() if "names causes" in line)
-    hangs = len(hang_rules())
-    assert [int(number) for number in re.findall(r"\d+", row)] == [len(all_rules()) - hangs, hangs]
+    hangs = len(load_causes(frozenset({Need.HANG})))
+    assert [int(number) for number in re.findall(r"\d+", row)] == [len(load_causes()) - hangs, hangs]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_page)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from zprof.diagnosis.diagnose import diagnose
 from zprof.model.gaps import GapKind
 from zprof.model.tenants import Tenant
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run
 
 PROGRAM = Path(__file__).with_name("programs") / "failing.py"

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.forked_ranks import free_port
+from zprof.diagnosis.diagnose import diagnose
 from zprof.model.endings import EndMoment, RankEnd
 from zprof.model.report import Report
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run
 
 pytestmark = pytest.mark.ranks

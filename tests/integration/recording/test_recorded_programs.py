@@ -4,8 +4,8 @@ import pytest
 from recording_programs import CASES, Recorded
 
 from zprof.analysis.memory.analyse import analyse_memory
+from zprof.diagnosis.diagnose import diagnose
 from zprof.model.tenants import Tenant
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 
 pytestmark = pytest.mark.ranks

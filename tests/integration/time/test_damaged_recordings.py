@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.simulations import MS, Simulated, simulated
-from zprof.model.findings import Cause
-from zprof.rules.diagnose import diagnose_time
+from zprof.diagnosis.diagnose import diagnose_time
 from zprof.simulator.plan import ComputeCost, Network, PartialRecording, Recording, SimulationPlan, Vendor
 from zprof.simulator.truth.model import CollectiveTruth
 
@@ -85,7 +84,7 @@ def test_damage_names_nobody_who_was_not_late(
     report = diagnose_time(job.run)
     gaps = {gap.what for gap in report.gaps}
     assert rows["matched"].all() or gaps & UNMATCHED, gaps
-    found = [finding for finding in report.findings if finding.cause is Cause.STRAGGLER_RANK]
+    found = [finding for finding in report.findings if finding.cause == "straggler_rank"]
     named = {fact.rank for finding in found for fact in finding.evidence if fact.rank is not None}
     assert named <= {slow}
     if slow is not None and damage in ("first event of rank 0", "last event of rank 2"):

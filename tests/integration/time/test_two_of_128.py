@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.real_traces import TRACES
+from zprof.diagnosis.diagnose import diagnose
 from zprof.integrations.imports.import_paths import import_paths
-from zprof.model.findings import Cause, Confidence
+from zprof.model.findings import Confidence
 from zprof.model.report import VerdictStatus
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 
 FOLDER = TRACES / "hta_trace_filter_2of128"
@@ -32,6 +32,6 @@ def test_exposed_time_is_known_and_its_split_is_a_bound(tmp_path: Path) -> None:
     # One rank proves it by itself. Its gather behind the optimizer is exposed too, but hiding it may save
     # nothing: the replayed host is late for the next forward anyway.
     sure = {finding.cause for finding in report.findings if finding.confidence is not Confidence.LOW}
-    assert (sure, report.verdict.status) == ({Cause.CPU_BOUND_LAUNCH}, VerdictStatus.RISK)
+    assert (sure, report.verdict.status) == ({"cpu_bound_launch"}, VerdictStatus.RISK)
     gaps = {gap.what for gap in report.gaps}
     assert {"ranks missing", "matching of collectives", "exposed wait", "clock alignment"} <= gaps

@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from tests.support.diagnosis_reports import LATE, against_baseline, alone, larger_batch
 from zprof.analysis.compare.judgement import Uncertainty, find_uncertainty, judge_row
-from zprof.model.findings import Cause
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.metrics.catalogue import find_metric
 from zprof.model.paths import parse_path
@@ -129,7 +128,7 @@ def test_jobs_of_unknown_work_few_steps_and_unfit_recordings_are_not_judged() ->
         remedy="record more",
     )
     assert find_uncertainty(replace(report, gaps=(few,))) == Uncertainty(times_ns=None, reason=few.reason)
-    unfit = replace(report, findings=(replace(LATE, cause=Cause.MEASUREMENT_ARTIFACT),))
+    unfit = replace(report, findings=(replace(LATE, cause="measurement_artifact"),))
     assert find_uncertainty(unfit).times_ns is None
     assert find_uncertainty(alone()).times_ns is None
 

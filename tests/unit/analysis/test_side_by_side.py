@@ -17,7 +17,6 @@ from zprof.analysis.compare.rows import (
     build_time_sections,
     list_settings,
 )
-from zprof.model.findings import Cause
 from zprof.model.gaps import Gap
 from zprof.model.report import Report
 from zprof.model.side_by_side import ComparedSection, ComparedValue
@@ -92,7 +91,7 @@ def test_kernels_are_means_of_a_step() -> None:
 
 
 def test_a_cause_is_found_or_not_or_not_tested() -> None:
-    gap = Gap(causes=(Cause.NO_PREFETCH,), what="rule no_prefetch not tested", reason="", remedy="")
+    gap = Gap(causes=("no_prefetch",), what="rule no_prefetch not tested", reason="", remedy="")
     a, b = replace(A, gaps=(gap,)), replace(against_baseline(), findings=(LATE, GUESS))
     found = {name.split()[-1]: values for name, values in pairs(build_finding_section(a, b)).items()}
     assert found["no_prefetch"][0] is None

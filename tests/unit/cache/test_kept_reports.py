@@ -15,10 +15,10 @@ from tests.support.schedules import Spec, play, write
 from zprof.analysis.analysis import analyse
 from zprof.cache.folder import MAX_BYTES, clear_cache, limit_cache, list_entries
 from zprof.cache.reports import Question, answer, find_report_file
+from zprof.diagnosis.diagnose import diagnose
 from zprof.model.cache import CacheKind
 from zprof.model.report import Report
 from zprof.planner.whatif.outlook import add_outlook
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.support.command_calls import Call
 from tests.support.schedules import MS, Spec, play, write
 from zprof.cli import main
+from zprof.diagnosis import diagnose as diagnosing
 from zprof.model.report import Report
-from zprof.rules import diagnose as diagnosing
 from zprof.run.reader import Run
 
 RUNS = {

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_calls import Call
-from zprof.model.findings import Cause
 
 pytestmark = pytest.mark.usefixtures("diagnosed_once")
 A, B = "RUNS/good.zprof", "RUNS/again.zprof"
@@ -35,7 +34,7 @@ def test_explain_prints_a_page_or_the_list(call: Call) -> None:
     code, out, _ = call("explain", "straggler-rank")
     assert (code, out.split("\n")[0]) == (0, "ZP301 straggler_rank")
     code, out, _ = call("explain", "--list")
-    assert (code, [cause for cause in Cause if f"{cause.finding_id} {cause.value}" not in out]) == (0, [])
+    assert (code, [entry for entry in read_index() if f"{entry.id} {entry.name}" not in out]) == (0, [])
 
 
 def test_export_writes_both_suffixes(call: Call, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from tests.support.judged_checks import CHECKS
 from tests.support.reports import SITUATIONS, rank_missing
 from zprof.cli import main
 from zprof.cli.schema import DOCUMENTS, make_schema
+from zprof.diagnosis.diagnose import diagnose
 from zprof.model.json_format import to_json
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from tests.support.html_pages import Parsed
 from tests.support.pytest_suites import RUNS
 from zprof.cli import main
 from zprof.cli.plan import add_planning_options
+from zprof.diagnosis.diagnose import diagnose as diagnose_analysis
 from zprof.model.json_format import to_json
 from zprof.model.report import Report
 from zprof.notebook.plots import Chart
 from zprof.notebook.report import DiagnosedRun, make_displayed
 from zprof.reports.formats import DIAGNOSES, FORMATS, by_name
 from zprof.reports.html_fragment import scope_style
-from zprof.rules.diagnose import diagnose as diagnose_analysis
 
 CHARTS = ("ledger", "units", "memory", "heatmap", "timeline")
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

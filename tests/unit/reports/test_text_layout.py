@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zprof.cli import console
-from zprof.model.findings import Cause
+from zprof.model.cause_index import read_index
 from zprof.model.formatting import display_width
 from zprof.reports import finding_pages
 from zprof.reports.layout import (
@@ -231,9 +231,9 @@ def test_a_name_from_a_file_gets_no_colour(name: str) -> None:
     assert STYLE.sub(r"\2", coloured) == render_text(page(name))
 
 
-@pytest.mark.parametrize("cause", Cause, ids=lambda cause: cause.finding_id)
-def test_code_of_an_explained_finding_is_printed_whole(cause: Cause) -> None:
-    markdown = finding_pages.page(cause)
+@pytest.mark.parametrize("identifier", [entry.id for entry in read_index()])
+def test_code_of_an_explained_finding_is_printed_whole(identifier: str) -> None:
+    markdown = finding_pages.read_page(identifier)
     printed = {line.strip() for line in render_markdown_text(markdown).splitlines()}
     fences = re.findall(r"^```\w*\n(.*?)^```", markdown, re.MULTILINE | re.DOTALL)
     lines = {line.strip() for fence in fences for line in fence.splitlines()}

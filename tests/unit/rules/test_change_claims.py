@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from tests.support.reports import slower
 from tests.support.rule_runs import run_of
 from zprof.analysis.columns import Columns
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, SavingNote
+from zprof.diagnosis.change import attribute_change, find_unclaimed_change, is_cause_of_change
+from zprof.model.findings import Confidence, Evidence, Finding, SavingNote
 from zprof.model.time import LEDGER_TERMS
-from zprof.rules.change_claims import attribute_change, find_unclaimed_change, is_cause_of_change
 from zprof.rules.compute.blocking_sync import is_waiting_as_often
 from zprof.rules.registry import time_rules
 
@@ -17,15 +17,15 @@ MS = 1_000_000
 RULES = time_rules()
 
 
-def make(cause: Cause, low_ms: int, high_ms: int, confidence: Confidence = Confidence.HIGH) -> Finding:
+def make(cause: str, low_ms: int, high_ms: int, confidence: Confidence = Confidence.HIGH) -> Finding:
     finding = slower().findings[0]
     return replace(finding, cause=cause, saving_ns=(low_ms * MS, high_ms * MS), confidence=confidence)
 
 
 def test_what_was_as_bad_before_is_no_cause_of_the_difference() -> None:
     """The larger cause is in both runs; the smaller one is new."""
-    old, new = make(Cause.CHECKPOINT_REGATHERS, 300, 330), make(Cause.ACCUMULATION_SYNCS, 380, 440)
-    old_before = make(Cause.CHECKPOINT_REGATHERS, 295, 325)
+    old, new = make("checkpoint_regathers", 300, 330), make("accumulation_syncs", 380, 440)
+    old_before = make("checkpoint_regathers", 295, 325)
     attributed = attribute_change([replace(old, saving_ns=(500 * MS, 520 * MS)), new], [old], 430 * MS)
     assert [each.cause for each in attributed] == [new.cause, old.cause]
     (first, second) = attribute_change([old, new], [old_before], 430 * MS)
@@ -36,36 +36,36 @@ def test_what_was_as_bad_before_is_no_cause_of_the_difference() -> None:
 
 def test_a_stall_that_was_there_before_is_the_one_that_is_exposed() -> None:
     """A wait exposes a loader: which of the two is new is told by the loader's own time."""
-    loader = make(Cause.DATA_LOADER, 20, 48)
-    waits = replace(make(Cause.BLOCKING_SYNC, 21, 49), saving_notes=(SavingNote.EXPOSES_A_STALL,))
-    for lasting, first in (((), Cause.DATA_LOADER), ({Cause.DATA_LOADER}, Cause.BLOCKING_SYNC)):
+    loader = make("data_loader", 20, 48)
+    waits = replace(make("blocking_sync", 21, 49), saving_notes=(SavingNote.EXPOSES_A_STALL,))
+    for lasting, first in (((), "data_loader"), ({"data_loader"}, "blocking_sync")):
         assert attribute_change([loader, waits], [], 34 * MS, lasting)[0].cause is first
 
 
 def test_what_surely_costs_more_than_the_difference_was_there_before() -> None:
     """The baseline has it as well, though it was not found there: another cause adds the difference."""
-    old, new = make(Cause.NO_PREFETCH, 101, 146), make(Cause.COPY_OVERHEAD, 40, 64)
+    old, new = make("no_prefetch", 101, 146), make("copy_overhead", 40, 64)
     assert attribute_change([old, new], [], 52 * MS)[0].cause is new.cause
     assert attribute_change([old, new], [], 120 * MS)[0].cause is old.cause
 
 
-@pytest.mark.parametrize(("counted", "first"), [(22, Cause.STRAGGLER_RANK), (33, Cause.BLOCKING_SYNC)])
+@pytest.mark.parametrize(("counted", "first"), [(22, "straggler_rank"), (33, "blocking_sync")])
 def test_a_cause_of_which_there_is_no_more_than_before_follows_what_makes_it_costly(
-    counted: int, first: Cause
+    counted: int, first: str
 ) -> None:
-    waits, new = make(Cause.BLOCKING_SYNC, 11, 18), make(Cause.STRAGGLER_RANK, 8, 12)
+    waits, new = make("blocking_sync", 11, 18), make("straggler_rank", 8, 12)
 
     def of(count: int, finding: Finding) -> Finding:
         entry = Evidence(key="blocking_waits_per_step", what="", value=count, unit="count")
         return replace(finding, evidence=(entry,))
 
-    before = of(22, make(Cause.BLOCKING_SYNC, 2, 4))
+    before = of(22, make("blocking_sync", 2, 4))
     assert attribute_change([of(counted, waits), new], [before], 12 * MS)[0].cause is first
 
 
 def test_the_order_stays_if_the_run_is_not_slower() -> None:
-    findings = [make(Cause.NO_PREFETCH, 50, 60), make(Cause.STRAGGLER_RANK, 10, 12)]
-    before = [make(Cause.NO_PREFETCH, 50, 60)]
+    findings = [make("no_prefetch", 50, 60), make("straggler_rank", 10, 12)]
+    before = [make("no_prefetch", 50, 60)]
     assert [each.cause for each in attribute_change(findings, before, -5.0)] == [
         each.cause for each in findings
     ]
@@ -77,8 +77,8 @@ def test_each_term_that_grew_is_claimed_or_left() -> None:
         "exposed_transfer_ns": 420.0 * MS,
         "idle_ns": -20.0 * MS,
     }
-    syncs = make(Cause.ACCUMULATION_SYNCS, 380, 440)
-    guess = make(Cause.NO_PREFETCH, 400, 400, Confidence.LOW)
+    syncs = make("accumulation_syncs", 380, 440)
+    guess = make("no_prefetch", 400, 400, Confidence.LOW)
     findings = attribute_change([syncs, guess], [], 808 * MS)
     left = find_unclaimed_change(delta, findings, RULES)
     assert left == {"compute_ns": 408 * MS, "exposed_transfer_ns": 10 * MS}

@@ -5,20 +5,20 @@ from msgspec.structs import fields, replace
 
 from tests.support.analyses import Scenario
 from tests.support.rule_runs import claim, run_of
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
-from zprof.model.time import CollectiveTime, RankTime, StepTime
-from zprof.rules.claims import (
+from zprof.causes.registry import load_causes
+from zprof.diagnosis.claims import (
     ExposedGroup,
     find_unexplained_loss,
     order_findings,
     split_savings,
 )
-from zprof.rules.registry import all_rules
+from zprof.model.findings import Confidence, Evidence, Finding, Severity
+from zprof.model.time import CollectiveTime, RankTime, StepTime
 
-BANDWIDTH, PREFETCH, ONE_UNIT = Cause.LOW_BUS_BANDWIDTH, Cause.NO_PREFETCH, Cause.SINGLE_UNIT
-STRAGGLER, SYNCS = Cause.STRAGGLER_RANK, Cause.ACCUMULATION_SYNCS
-REDUCE, LOW, MEDIUM = Cause.FP32_REDUCE, Confidence.LOW, Confidence.MEDIUM
-GATHER, REGATHER = Cause.UNHIDDEN_OPTIMIZER_GATHER, Cause.LAST_UNIT_REGATHERED
+BANDWIDTH, PREFETCH, ONE_UNIT = "low_bus_bandwidth", "no_prefetch", "single_unit"
+STRAGGLER, SYNCS = "straggler_rank", "accumulation_syncs"
+REDUCE, LOW, MEDIUM = "fp32_reduce", Confidence.LOW, Confidence.MEDIUM
+GATHER, REGATHER = "unhidden_optimizer_gather", "last_unit_regathered"
 TERMS = (
     "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memcpy_ns", "idle_ns", "unexplained_ns",
 )  # fmt: skip
@@ -64,22 +64,20 @@ def rank(number: int = 0, **terms: int) -> RankTime:
         ),
     ],
 )
-def test_savings_are_split(
-    claims: list[Finding], transfer_ns: int, kept: dict[Cause, tuple[int, int]]
-) -> None:
-    split = split_savings(claims, all_rules(), [rank(exposed_transfer_ns=transfer_ns)])
+def test_savings_are_split(claims: list[Finding], transfer_ns: int, kept: dict[str, tuple[int, int]]) -> None:
+    split = split_savings(claims, load_causes(), [rank(exposed_transfer_ns=transfer_ns)])
     assert [(finding.cause, finding.saving_ns) for finding in split] == list(kept.items())
 
 
 def test_a_second_term_is_used_when_the_first_is_used_up() -> None:
     ranks = [rank(exposed_transfer_ns=100, exposed_wait_ns=20)]
-    split = split_savings([claim(STRAGGLER, 10, 60), claim(PREFETCH, 50, 90)], all_rules(), ranks)
+    split = split_savings([claim(STRAGGLER, 10, 60), claim(PREFETCH, 50, 90)], load_causes(), ranks)
     assert [finding.saving_ns for finding in split] == [(50, 90), (10, 30)]
 
 
 def test_a_saving_is_at_most_its_term_on_the_largest_rank() -> None:
     ranks = [rank(), rank(1, exposed_wait_ns=30)]
-    (split,) = split_savings([claim(STRAGGLER, 40, 60)], all_rules(), ranks)
+    (split,) = split_savings([claim(STRAGGLER, 40, 60)], load_causes(), ranks)
     assert split.saving_ns == (30, 30)
 
 
@@ -90,25 +88,25 @@ def test_when_ranks_wait_in_turn_a_term_is_the_mean_of_each_steps_largest() -> N
         StepTime(rank=of, step=number, **(dict.fromkeys(names, 0) | {"exposed_wait_ns": ns}))
         for of, number, ns in waits
     ]
-    (split,) = split_savings([claim(STRAGGLER, 10, 60)], all_rules(), [rank(exposed_wait_ns=10)], steps)
+    (split,) = split_savings([claim(STRAGGLER, 10, 60)], load_causes(), [rank(exposed_wait_ns=10)], steps)
     assert split.saving_ns == (10, 20)
 
 
 def test_a_replayed_saving_is_not_cut() -> None:
     claims = [claim(BANDWIDTH, 40, 80), claim(PREFETCH, 50, 90)]
-    split = split_savings(claims, all_rules(), [rank(exposed_transfer_ns=100)], (), {BANDWIDTH})
+    split = split_savings(claims, load_causes(), [rank(exposed_transfer_ns=100)], (), {BANDWIDTH})
     assert {finding.cause: finding.saving_ns for finding in split}[BANDWIDTH] == (40, 80)
 
 
 def test_order_is_spoiled_times_then_time_then_bytes_then_notes() -> None:
-    spoiling = claim(Cause.MEASUREMENT_ARTIFACT)
-    note = claim(Cause.MEASUREMENT_ARTIFACT, severity=Severity.LOW)
+    spoiling = claim("measurement_artifact")
+    note = claim("measurement_artifact", severity=Severity.LOW)
     big, small = claim(BANDWIDTH, 1, 9), claim(PREFETCH, 2, 6)
-    guess = claim(Cause.DATA_LOADER, 50, 90, LOW)
-    large = claim(Cause.ACTIVATIONS_DOMINATE, confidence=MEDIUM, frees=9)
+    guess = claim("data_loader", 50, 90, LOW)
+    large = claim("activations_dominate", confidence=MEDIUM, frees=9)
     less, perhaps = (
-        claim(Cause.BUFFERS_DOMINATE, frees=8),
-        claim(Cause.WRONG_STAGE, confidence=LOW, frees=99),
+        claim("buffers_dominate", frees=8),
+        claim("wrong_stage", confidence=LOW, frees=99),
     )
     right = [spoiling, big, small, guess, large, less, perhaps, note]
     assert order_findings(reversed(right)) == right
@@ -118,14 +116,14 @@ def test_order_is_spoiled_times_then_time_then_bytes_then_notes() -> None:
 def test_waiting_of_some_ranks_and_idling_of_the_late_one_is_one_loss() -> None:
     late = [claim(STRAGGLER, 10, 25)]
     ranks = [rank(exposed_wait_ns=30), rank(1, idle_ns=32)]
-    rest = find_unexplained_loss(late, all_rules(), ranks)
+    rest = find_unexplained_loss(late, load_causes(), ranks)
     assert (rest.rank, rest.total_ns, rest.terms["idle_ns"]) == (1, 7, 7)
-    both = find_unexplained_loss(late, all_rules(), [rank(exposed_wait_ns=30, idle_ns=32)])
+    both = find_unexplained_loss(late, load_causes(), [rank(exposed_wait_ns=30, idle_ns=32)])
     assert (both.terms["exposed_wait_ns"], both.terms["idle_ns"]) == (5, 32)  # on one rank it counts once
 
 
 def test_unexplained_terms_of_different_ranks_are_not_added() -> None:
-    rest = find_unexplained_loss((), all_rules(), [rank(exposed_wait_ns=30), rank(1, idle_ns=32)])
+    rest = find_unexplained_loss((), load_causes(), [rank(exposed_wait_ns=30), rank(1, idle_ns=32)])
     assert (rest.rank, rest.total_ns, rest.terms["exposed_wait_ns"]) == (1, 32, 0)
 
 
@@ -133,7 +131,7 @@ def test_a_rank_loses_what_a_finding_states_of_it() -> None:
     """The late rank idles longer than the mean rank gains."""
     stated = Evidence(key="own_time_excess", what="", value=31, unit="ns", rank=1)
     late = [replace(claim(STRAGGLER, 10, 25), evidence=(stated,))]
-    rest = find_unexplained_loss(late, all_rules(), [rank(exposed_wait_ns=30), rank(1, idle_ns=32)])
+    rest = find_unexplained_loss(late, load_causes(), [rank(exposed_wait_ns=30), rank(1, idle_ns=32)])
     assert (rest.rank, rest.total_ns) == (0, 5)
 
 
@@ -141,7 +139,7 @@ def test_a_rank_loses_what_a_finding_states_of_it() -> None:
 def test_what_only_the_first_step_loses_does_not_recur(idle_ns: tuple[int, ...], recurring: int) -> None:
     zero = {field.name: 0 for field in fields(StepTime)}
     steps = [StepTime(**(zero | {"step": step, "idle_ns": ns})) for step, ns in enumerate(idle_ns)]
-    rest = find_unexplained_loss((), all_rules(), [rank(idle_ns=sum(idle_ns) // 3)], (), steps)
+    rest = find_unexplained_loss((), load_causes(), [rank(idle_ns=sum(idle_ns) // 3)], (), steps)
     assert rest.total_ns == sum(idle_ns) // 3
     assert sum(rest.recurring.values()) == recurring
 
@@ -161,6 +159,6 @@ def test_groups_keep_what_no_finding_can_have_claimed(claims: list[Finding], lef
     seen = [
         exposed(kinds[group], group, ns) for group, ns in (("replica", 50), ("shard", 30), ("replica", 32))
     ]
-    assert find_unexplained_loss(claims, all_rules(), [rank()], seen).groups == tuple(
+    assert find_unexplained_loss(claims, load_causes(), [rank()], seen).groups == tuple(
         ExposedGroup(kind=kinds[group], group=group, ns=ns) for group, ns in left.items()
     )

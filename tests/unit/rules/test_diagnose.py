@@ -8,12 +8,12 @@ from tests.support.peaks import gpu
 from tests.support.rule_runs import run_of, without_collectives
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.compare.differences import list_baseline_gaps
-from zprof.model.findings import Cause, Confidence
+from zprof.diagnosis.diagnose import diagnose
+from zprof.model.findings import Confidence
 from zprof.model.gaps import GapKind
 from zprof.model.memory import AllocatorCounters
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import Time
-from zprof.rules.diagnose import diagnose
 
 HEALTHY = Scenario(name="healthy")
 DDP = Scenario(name="ddp", stage=0, bytes_per_s=180e6)
@@ -41,13 +41,13 @@ def untimed(plan: Scenario) -> RunAnalysis:
 @pytest.mark.parametrize(
     ("plan", "baseline", "cause"),
     [
-        (NO_PREFETCH, DDP, Cause.NO_PREFETCH),
-        (replace(NO_PREFETCH, bytes_per_s=60e6), FASTER_LINK, Cause.LOW_BUS_BANDWIDTH),
-        (replace(HEALTHY, delay_ms={1: 40}), HEALTHY, Cause.STRAGGLER_RANK),
-        (replace(HEALTHY, ranks=4, slower={2: 1.2}), None, Cause.STRAGGLER_RANK),
+        (NO_PREFETCH, DDP, "no_prefetch"),
+        (replace(NO_PREFETCH, bytes_per_s=60e6), FASTER_LINK, "low_bus_bandwidth"),
+        (replace(HEALTHY, delay_ms={1: 40}), HEALTHY, "straggler_rank"),
+        (replace(HEALTHY, ranks=4, slower={2: 1.2}), None, "straggler_rank"),
     ],
 )
-def test_a_planted_cause_is_first(plan: Scenario, baseline: Scenario | None, cause: Cause) -> None:
+def test_a_planted_cause_is_first(plan: Scenario, baseline: Scenario | None, cause: str) -> None:
     report = report_of(plan, baseline)
     first = report.findings[0]
     assert first.cause is cause
@@ -88,7 +88,7 @@ def test_the_verdict_against_a_baseline(plan: Scenario, baseline: Scenario, stat
 def test_savings_share_no_time() -> None:
     """No prefetch on a slow link: both causes see the same exposed transfer."""
     report = report_of(replace(NO_PREFETCH, bytes_per_s=60e6), FASTER_LINK)
-    assert {finding.cause for finding in report.findings} >= {Cause.NO_PREFETCH, Cause.LOW_BUS_BANDWIDTH}
+    assert {finding.cause for finding in report.findings} >= {"no_prefetch", "low_bus_bandwidth"}
     terms = ("exposed_transfer_ns", "exposed_wait_ns", "idle_ns")
     limit = sum(max(getattr(rank, term) for rank in report.time.per_rank) for term in terms)
     assert sum(finding.saving_ns[1] for finding in report.findings) <= limit
@@ -104,9 +104,9 @@ def test_savings_are_as_wide_as_the_noise_of_the_steps() -> None:
 
 def test_a_measurement_note_comes_after_the_cause_and_a_spoiled_one_before() -> None:
     noted = report_of(replace(NO_PREFETCH, first_skew_ms=60), DDP)
-    assert [f.cause for f in noted.findings] == [Cause.NO_PREFETCH, Cause.MEASUREMENT_ARTIFACT]
+    assert [f.cause for f in noted.findings] == ["no_prefetch", "measurement_artifact"]
     spoiled = report_of(SPOILED, DDP)
-    assert spoiled.findings[0].cause is Cause.MEASUREMENT_ARTIFACT
+    assert spoiled.findings[0].cause == "measurement_artifact"
 
 
 @pytest.mark.parametrize("plan", [NO_PREFETCH, HEALTHY])
@@ -129,7 +129,7 @@ def test_a_missing_rank_is_a_gap_and_nobody_is_accused() -> None:
     late = run_of(replace(HEALTHY, ranks=3, delay_ms={1: 40}))
     report = diagnose(without_rank(late, 2))
     assert report.verdict.status is VerdictStatus.INCONCLUSIVE
-    assert not any(finding.cause is Cause.STRAGGLER_RANK for finding in report.findings)
+    assert not any(finding.cause == "straggler_rank" for finding in report.findings)
     assert [gap.rank for gap in report.gaps if gap.kind is GapKind.RANK_MISSING] == [2]
     assert [gap.rank for gap in list_baseline_gaps(without_rank(run_of(DDP), 1), late)] == [1]
 
@@ -137,8 +137,8 @@ def test_a_missing_rank_is_a_gap_and_nobody_is_accused() -> None:
 def test_the_expected_bandwidth_reaches_the_rule() -> None:
     plan = replace(NO_PREFETCH, steps=4)
     causes = {finding.cause for finding in diagnose(run_of(plan), expected_bus_bytes_per_s=500e6).findings}
-    assert Cause.LOW_BUS_BANDWIDTH in causes
-    assert any(Cause.LOW_BUS_BANDWIDTH in gap.what for gap in report_of(NO_PREFETCH).gaps)
+    assert "low_bus_bandwidth" in causes
+    assert any("low_bus_bandwidth" in gap.what for gap in report_of(NO_PREFETCH).gaps)
 
 
 def test_allocator_counters_are_judged_without_a_timed_step() -> None:
@@ -147,5 +147,5 @@ def test_allocator_counters_are_judged_without_a_timed_step() -> None:
         rank=0, device="cuda:0", peak_allocated_bytes=1, peak_reserved_bytes=1, retries=9, ooms=0
     )
     report = diagnose(replace(run, memory=replace(run.memory, counters=(counter,))))
-    assert Cause.ALLOCATOR_RETRIES in {finding.cause for finding in report.findings}
-    assert not any(Cause.NO_PREFETCH in gap.what for gap in report.gaps)
+    assert "allocator_retries" in {finding.cause for finding in report.findings}
+    assert not any("no_prefetch" in gap.what for gap in report.gaps)

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from tests.support.rule_runs import run_of
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.fix import ANY, Fix, choose_fix, measure_sizes, round_up
 from zprof.model.training import Engine, Framework
-from zprof.rules.fixes import ANY, Fix, choose_fix, measure_sizes, round_up
 
 FIX = Fix(
     forms={engine: f"form of {engine.value}" for engine in Engine if engine is not Engine.PYTORCH},

@@ -11,10 +11,9 @@ import zprof.rules
 from tests.support.diagnoses import base, diagnosed
 from tests.support.rule_runs import run_of
 from tests.support.tables import changed
-from zprof.model.findings import Cause
+from zprof.causes.fix import choose_fix, measure_sizes
 from zprof.rules.compute.blocking_sync import choose_sync_fix
 from zprof.rules.compute.cpu_bound_launch import choose_launch_fix
-from zprof.rules.fixes import choose_fix, measure_sizes
 from zprof.rules.transfer.sharding_spans_nodes import FIXES as SHARDING_FIXES
 from zprof.rules.waiting.late_ranks import REASON_TEXT, choose_late_fix
 from zprof.simulator.causes import PLANTS, plant
@@ -47,7 +46,7 @@ NO_ADVICE = frozenset(
 
 
 #: These fixes differ on a CPU; the others run with the slow tests.
-DIFFERENT = frozenset({Cause.COMM_SLOWS_COMPUTE, Cause.OFFLOAD_ON_CRITICAL_PATH, Cause.STRAGGLER_RANK})
+DIFFERENT = frozenset({"comm_slows_compute", "offload_on_critical_path", "straggler_rank"})
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from zprof.analysis.intervals import EMPTY
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.steps import StepWindows
-from zprof.model.findings import Cause, Confidence, Severity
-from zprof.rules.claims import order_findings
+from zprof.diagnosis.claims import order_findings
+from zprof.model.findings import Confidence, Severity
 from zprof.rules.measurement_artifact import measurement_artifact
 
 SPOILED = (Severity.HIGH, "high")
@@ -152,7 +152,7 @@ def test_what_spoils_times_and_what_is_a_note(run: Run, expected: object) -> Non
 @pytest.mark.parametrize(("skew_ms", "first"), [(8, False), (12, True)])
 def test_a_start_that_costs_a_tenth_of_the_step_comes_before_all_causes(skew_ms: int, *, first: bool) -> None:
     finding = found(measurement_artifact, waiting(8 * skew_ms * MS))
-    cause = replace(finding, cause=Cause.NO_PREFETCH, saving_ns=(MS, MS), confidence="high")
+    cause = replace(finding, cause="no_prefetch", saving_ns=(MS, MS), confidence="high")
     assert (order_findings([cause, finding])[0] is finding) is first
     assert not finding.invalidates_times
 

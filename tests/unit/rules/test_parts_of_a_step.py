@@ -6,10 +6,10 @@ import pytest
 
 from tests.support.trace_folders import trace_document, write_trace
 from zprof.analysis.analysis import analyse_time_only
+from zprof.diagnosis.diagnose import diagnose
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.gaps import GapKind
 from zprof.model.report import Report
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 
 

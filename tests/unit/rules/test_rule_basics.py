@@ -4,37 +4,35 @@ from pathlib import Path
 
 import pytest
 
+from docs.tools.finding_index import INDEX, write_index
 from tests.support.analyses import MS
 from tests.support.kernels import kernel_row, with_kernels
 from tests.support.repeats import analysis_with, gather, reduce
 from tests.support.rule_runs import found, run_of, without_collectives
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Severity
+from zprof.analysis.per_step import has_no_collectives
+from zprof.causes.cause import Cause, rate_severity
+from zprof.causes.registry import load_causes
+from zprof.model.findings import Severity
 from zprof.rules.compute.copy_overhead import copy_overhead
-from zprof.rules.registry import all_rules
-from zprof.rules.rule import (
-    Rule,
-    group_gaps,
-    has_no_collectives,
-    list_untested,
-    rate_severity,
-    untested_gap,
-)
 
 PAGES = Path(__file__).parents[3] / "docs/findings"
 
 
-@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.cause.value)
-def test_each_rule_has_its_page(rule: Rule) -> None:
-    page = (PAGES / f"{rule.cause.finding_id}.md").read_text(encoding="utf-8")
-    title = f"# {rule.cause.finding_id} {rule.cause.value}"
+@pytest.mark.parametrize("cause", load_causes().values(), ids=lambda cause: cause.name)
+def test_each_cause_has_its_page(cause: Cause) -> None:
+    page = (PAGES / f"{cause.id}.md").read_text(encoding="utf-8")
+    title = f"# {cause.id} {cause.name}"
     assert page.startswith(f"{title}\n")
-    assert " ".join(page.split()).startswith(f"{title} **{rule.cause.meaning}**")
+    assert " ".join(page.split()).startswith(f"{title} **{cause.meaning}**")
 
 
-def test_each_cause_has_one_rule_and_one_id() -> None:
-    assert sorted(rule.cause for rule in all_rules()) == sorted(Cause)
-    assert len({cause.finding_id for cause in Cause}) == len(Cause)
+def test_the_index_is_that_of_the_records() -> None:
+    assert INDEX.read_text(encoding="utf-8") == write_index()
+
+
+def test_ids_are_used_once() -> None:
+    assert len({cause.id for cause in load_causes().values()}) == len(load_causes())
 
 
 @pytest.mark.parametrize(
@@ -42,15 +40,6 @@ def test_each_cause_has_one_rule_and_one_id() -> None:
 )
 def test_severity_is_a_tenth_or_a_twentieth(saving: float, severity: Severity) -> None:
     assert rate_severity(saving, 100) is Severity(severity)
-
-
-def test_gaps_of_the_same_missing_input_are_merged_and_keep_their_causes() -> None:
-    causes = [Cause.NO_PREFETCH, Cause.FP32_REDUCE, Cause.DATA_LOADER]
-    one, two = (untested_gap(cause, "why", "what") for cause in causes[:2])
-    other = untested_gap(Cause.BLOCKING_SYNC, "other", "what")
-    merged = group_gaps([one, other, two])
-    assert [(gap.reason, gap.remedy) for gap in merged] == [("why", "what"), ("other", "what")]
-    assert list_untested(causes, merged) == causes[:2]
 
 
 def test_one_rank_has_no_collectives_to_record() -> None:

@@ -8,27 +8,28 @@ from msgspec.structs import replace
 from tests.support.analyses import MS
 from tests.support.diagnoses import Diagnosed, base, diagnosed, planted
 from tests.support.rule_runs import claim, run_of
-from zprof.model.findings import Cause, Confidence, Evidence, SavingNote, Severity
+from zprof.analysis.per_step import mean_wall_ns
+from zprof.causes.registry import load_causes
+from zprof.diagnosis.claims import split_savings
+from zprof.diagnosis.find_causes import find_causes, rate_by_range
+from zprof.model.findings import Confidence, Evidence, SavingNote, Severity
 from zprof.model.gaps import Gap, GapKind
-from zprof.rules.claims import split_savings
-from zprof.rules.make_findings import make_findings, rate_by_range
-from zprof.rules.registry import all_rules
-from zprof.rules.rule import Rule, format_frequency, mean_wall_ns
+from zprof.rules.rule import Rule, format_frequency
 from zprof.simulator.causes import PLANTS
 from zprof.simulator.plan import Vendor
 
 _FAST = (
-    Cause.CPU_BOUND_LAUNCH,
-    Cause.STRAGGLER_RANK,
-    Cause.COMM_SLOWS_COMPUTE,
-    Cause.UNITS_TOO_SMALL,
+    "cpu_bound_launch",
+    "straggler_rank",
+    "comm_slows_compute",
+    "units_too_small",
 )
 
 
 def assert_within_limits(job: Diagnosed) -> None:
     """Check each saving against the largest value of its terms on any rank, in the mean or in one step."""
     time = job.analysis.time
-    rules = {rule.cause: rule for rule in all_rules()}
+    rules = {rule.cause: rule for rule in load_causes()}
     for finding in job.report.findings:
         claims = rules[finding.cause].claims
         terms = sum(max(getattr(row, term, 0) for row in (*time.per_rank, *time.steps)) for term in claims)
@@ -55,24 +56,24 @@ def test_a_healthy_job_is_no_risk_for_a_minor_cost(tmp_path: Path) -> None:
 
 
 def test_nothing_is_more_than_a_guess_if_the_ends_of_steps_are_uncertain(tmp_path: Path) -> None:
-    analysis = planted(Cause.STRAGGLER_RANK, base(5), tmp_path).analysis
+    analysis = planted("straggler_rank", base(5), tmp_path).analysis
     gap = Gap(kind=GapKind.STEP_BOUNDARIES, what="", reason="", remedy="")
     uncertain = replace(analysis, gaps=(*analysis.gaps, gap))
     sure, unsure = (
-        {each.confidence for each in make_findings(all_rules(), each_run, None)[0]}
+        {each.confidence for each in find_causes(load_causes(), each_run, None)[0]}
         for each_run in (analysis, uncertain)
     )
     assert Confidence.HIGH in sure
     assert unsure == {Confidence.LOW}
 
 
-@pytest.mark.parametrize("replayed", [(), (Cause.COPY_OVERHEAD,)])
-def test_copies_save_no_more_than_their_own_time(replayed: tuple[Cause, ...]) -> None:
+@pytest.mark.parametrize("replayed", [(), ("copy_overhead",)])
+def test_copies_save_no_more_than_their_own_time(replayed: tuple[str, ...]) -> None:
     """A replay gains 3 ms without copies of 2 ms; the compute that they belong to takes longer."""
     stated = Evidence(key="copies", what="", value=2 * MS, unit="ns")
-    finding = replace(claim(Cause.COPY_OVERHEAD, MS, 3 * MS), evidence=(stated,))
+    finding = replace(claim("copy_overhead", MS, 3 * MS), evidence=(stated,))
     rule = Rule(
-        cause=Cause.COPY_OVERHEAD, check=lambda run, before: None, claims=("compute_ns",), taken_from="copies"
+        cause="copy_overhead", check=lambda run, before: None, claims=("compute_ns",), taken_from="copies"
     )
     (kept,) = split_savings([finding], [rule], run_of().time.per_rank, (), replayed)
     assert kept.saving_ns == (MS, 2 * MS)
@@ -80,9 +81,9 @@ def test_copies_save_no_more_than_their_own_time(replayed: tuple[Cause, ...]) ->
 
 def test_a_replayed_saving_stays_within_its_terms() -> None:
     ranks = [replace(rank, idle_ns=5 * MS) for rank in run_of().time.per_rank]
-    rule = Rule(cause=Cause.CPU_BOUND_LAUNCH, check=lambda run, before: None, claims=("idle_ns",))
-    finding = claim(Cause.CPU_BOUND_LAUNCH, 4 * MS, 9 * MS)
-    (kept,) = split_savings([finding], [rule], ranks, (), (Cause.CPU_BOUND_LAUNCH,))
+    rule = Rule(cause="cpu_bound_launch", check=lambda run, before: None, claims=("idle_ns",))
+    finding = claim("cpu_bound_launch", 4 * MS, 9 * MS)
+    (kept,) = split_savings([finding], [rule], ranks, (), ("cpu_bound_launch",))
     assert (kept.saving_ns, kept.saving_notes) == ((4 * MS, 5 * MS), (SavingNote.LIMITED_TO_LOSS,))
 
 
@@ -101,7 +102,7 @@ def test_ratings_follow_the_range(
     saving_ms: tuple[int, int], severity: Severity, confidence: Confidence
 ) -> None:
     low, high = saving_ms
-    rated = rate_by_range(claim(Cause.NO_PREFETCH, low * MS, high * MS), 100 * MS)
+    rated = rate_by_range(claim("no_prefetch", low * MS, high * MS), 100 * MS)
     assert (rated.severity, rated.confidence) == (severity, confidence)
 
 

@@ -9,9 +9,8 @@ from tests.support.analyses import MS
 from tests.support.rule_runs import claim
 from tests.support.whatif_pairs import analysed
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause
+from zprof.diagnosis.find_causes import widen_by_noise
 from zprof.model.whatif import Change
-from zprof.rules.make_findings import widen_by_noise
 from zprof.simulator.plan import Gathering, Network, SimulationPlan, Vendor
 
 PLAN = SimulationPlan(
@@ -39,9 +38,7 @@ def test_savings_are_widened_by_noise(
     saving_ms: tuple[int, int], noise_ms: int | None, widened_ms: tuple[int, int]
 ) -> None:
     low, high = saving_ms
-    widened = widen_by_noise(
-        claim(Cause.NO_PREFETCH, low * MS, high * MS), noise_ms and noise_ms * MS
-    ).saving_ns
+    widened = widen_by_noise(claim("no_prefetch", low * MS, high * MS), noise_ms and noise_ms * MS).saving_ns
     assert widened == tuple(ms * MS for ms in widened_ms)
 
 

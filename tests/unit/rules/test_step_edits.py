@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from tests.support.analyses import MS
 from tests.support.diagnoses import Diagnosed, base, planted
 from tests.support.rule_runs import claim
-from zprof.model.findings import Cause, Evidence
+from zprof.diagnosis.price import drop_explained, price_finding
+from zprof.model.findings import Evidence
 from zprof.model.formatting import format_ns
 from zprof.rules.compute.comm_slows_compute import state_hidden_slowdown
 from zprof.rules.counterfactual.findings import find_by_replay
-from zprof.rules.price_findings import drop_explained, price_finding
 from zprof.rules.rule import Rule
 from zprof.rules.step_edits import EDITS
 from zprof.simulator.plan import Vendor
@@ -23,15 +23,13 @@ from zprof.step.tasks import NONE
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Diagnosed:
-    return planted(Cause.FP32_REDUCE, base(0), tmp_path_factory.mktemp("job"), 0.5)
+    return planted("fp32_reduce", base(0), tmp_path_factory.mktemp("job"), 0.5)
 
 
 @pytest.mark.parametrize(
-    ("cause", "copies"), [(Cause.FP32_REDUCE, set()), (Cause.FP32_GATHER, {"split_with_sizes_copy"})]
+    ("cause", "copies"), [("fp32_reduce", set()), ("fp32_gather", {"split_with_sizes_copy"})]
 )
-def test_half_of_the_bytes_halves_only_their_own_copies(
-    job: Diagnosed, cause: Cause, copies: set[str]
-) -> None:
+def test_half_of_the_bytes_halves_only_their_own_copies(job: Diagnosed, cause: str, copies: set[str]) -> None:
     """The gradients of this job are reduced without a copy."""
     graph = PlayedStep(analysis=job.analysis).graph
     assert graph is not None
@@ -46,12 +44,12 @@ def test_half_of_the_bytes_halves_only_their_own_copies(
 
 
 def test_kernels_that_pad_become_plain_copies(tmp_path: Path) -> None:
-    padded = planted(Cause.UNEVEN_SHAPES, base(8), tmp_path)
+    padded = planted("uneven_shapes", base(8), tmp_path)
     graph = PlayedStep(analysis=padded.analysis).graph
     assert graph is not None
     slower = Evidence(key="time_per_byte_ratio", what="", value=4.0, unit="factor")
-    finding = replace(claim(Cause.UNEVEN_SHAPES), evidence=(slower,))
-    (changed,) = EDITS[Cause.UNEVEN_SHAPES](padded.analysis, graph, finding)
+    finding = replace(claim("uneven_shapes"), evidence=(slower,))
+    (changed,) = EDITS["uneven_shapes"](padded.analysis, graph, finding)
     for before, after in zip(graph.ranks, changed.ranks, strict=True):
         pads = before.tasks.kernel.match(lambda name: "chunk_cat" in name)
         assert pads.any()
@@ -59,10 +57,10 @@ def test_kernels_that_pad_become_plain_copies(tmp_path: Path) -> None:
 
 
 def test_with_even_inputs_each_rank_computes_for_the_mean(tmp_path: Path) -> None:
-    uneven = planted(Cause.STRAGGLER_RANK, base(7, Vendor.GLOO), tmp_path)
+    uneven = planted("straggler_rank", base(7, Vendor.GLOO), tmp_path)
     graph = PlayedStep(analysis=uneven.analysis).graph
     assert graph is not None
-    (changed,) = EDITS[Cause.UNEVEN_SHAPES](uneven.analysis, graph, claim(Cause.UNEVEN_SHAPES))
+    (changed,) = EDITS["uneven_shapes"](uneven.analysis, graph, claim("uneven_shapes"))
     before, after = (
         np.array([rank.work_ns[rank.collective == NONE].sum() for rank in each.ranks])
         for each in (graph, changed)
@@ -71,10 +69,8 @@ def test_with_even_inputs_each_rank_computes_for_the_mean(tmp_path: Path) -> Non
     np.testing.assert_allclose(after, before.mean(), rtol=0.05)
 
 
-@pytest.mark.parametrize(
-    "cause", [Cause.ALLOCATOR_RETRIES, Cause.RATE_LIMITED_PREFETCH, Cause.UNITS_TOO_SMALL]
-)
-def test_a_replay_without_an_edit_for_a_cause_leaves_the_finding_alone(job: Diagnosed, cause: Cause) -> None:
+@pytest.mark.parametrize("cause", ["allocator_retries", "rate_limited_prefetch", "units_too_small"])
+def test_a_replay_without_an_edit_for_a_cause_leaves_the_finding_alone(job: Diagnosed, cause: str) -> None:
     """Nothing in this job allocates, waits for events, or is a part of a block."""
     replay = PlayedStep(analysis=job.analysis)
     assert replay.base_ns is not None
@@ -87,8 +83,8 @@ def test_a_cause_without_an_edit_is_not_explained_by_another(job: Diagnosed) -> 
     rules = [
         Rule(cause=cause, check=lambda analysis, baseline: None, explains=explains)
         for cause, explains in (
-            (Cause.FP32_REDUCE, (Cause.ALLOCATOR_RETRIES,)),
-            (Cause.ALLOCATOR_RETRIES, ()),
+            ("fp32_reduce", ("allocator_retries",)),
+            ("allocator_retries", ()),
         )
     ]
     findings = [claim(rule.cause, 0.1 * replay.step_ns, 0.2 * replay.step_ns) for rule in rules]
@@ -100,8 +96,8 @@ def test_the_cost_of_slowed_kernels_contains_what_the_evidence_states(job: Diagn
     graph = PlayedStep(analysis=job.analysis).graph
     assert graph is not None
     stated = Evidence(key="slowdown_beside_collectives", what="", value=2.0, unit="ratio")
-    finding = replace(claim(Cause.COMM_SLOWS_COMPUTE), evidence=(stated,))
-    changed = EDITS[Cause.COMM_SLOWS_COMPUTE](job.analysis, graph, finding)
+    finding = replace(claim("comm_slows_compute"), evidence=(stated,))
+    changed = EDITS["comm_slows_compute"](job.analysis, graph, finding)
     before = graph.ranks[0].work_ns
     ratios = [np.min(each.ranks[0].work_ns[before > 0] / before[before > 0]) for each in changed]
     assert min(ratios) == pytest.approx(0.5, abs=0.01)
@@ -109,9 +105,9 @@ def test_the_cost_of_slowed_kernels_contains_what_the_evidence_states(job: Diagn
 
 def test_a_slowdown_found_by_replay_states_what_was_measured(tmp_path: Path) -> None:
     """A price says what it rests on: the kernels' own pace, alone and beside collectives."""
-    slowed = planted(Cause.COMM_SLOWS_COMPUTE, base(0), tmp_path)
+    slowed = planted("comm_slows_compute", base(0), tmp_path)
     found = find_by_replay(slowed.analysis, PlayedStep(analysis=slowed.analysis), [])
-    (finding,) = [each for each in found if each.cause is Cause.COMM_SLOWS_COMPUTE]
+    (finding,) = [each for each in found if each.cause == "comm_slows_compute"]
     facts = {each.key: each.value for each in finding.evidence}
     beside_ns, factor = facts["compute_beside_collectives_per_step"], facts["slowdown_beside_collectives"]
     assert facts["lost_to_slowdown"] == pytest.approx(beside_ns * (1 - 1 / factor))
@@ -123,14 +119,14 @@ def test_the_part_of_a_slowdown_that_its_price_excludes_is_stated(
     job: Diagnosed, lost_ms: float, hidden_ms: list[float]
 ) -> None:
     lost = Evidence(key="lost_to_slowdown", what="", value=lost_ms * MS, unit="ns")
-    finding = replace(claim(Cause.COMM_SLOWS_COMPUTE, MS, 4 * MS), evidence=(lost,))
+    finding = replace(claim("comm_slows_compute", MS, 4 * MS), evidence=(lost,))
     stated = state_hidden_slowdown(job.analysis, finding)
     hidden = [each.value for each in stated.evidence if each.key == "hidden_slowdown"]
     assert hidden == [each * MS for each in hidden_ms]
 
 
-@pytest.mark.parametrize("cause", [Cause.COMM_SLOWS_COMPUTE, Cause.BLOCKING_SYNC, Cause.CPU_BOUND_LAUNCH])
-def test_a_sentence_names_no_saving_beside_that_of_the_finding(cause: Cause, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cause", ["comm_slows_compute", "blocking_sync", "cpu_bound_launch"])
+def test_a_sentence_names_no_saving_beside_that_of_the_finding(cause: str, tmp_path: Path) -> None:
     """The replay's gain is evidence, and the range the one saving."""
     faulty = planted(cause, base(0), tmp_path)
     findings = find_by_replay(faulty.analysis, PlayedStep(analysis=faulty.analysis), [])

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from tests.support.analyses import Scenario
 from tests.support.rule_runs import run_of
+from zprof.diagnosis.diagnose import diagnose
 from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import Hang, HangClass, HangStatus, RankAtHang, StuckOperation
@@ -12,7 +13,6 @@ from zprof.model.memory import Memory
 from zprof.model.out_of_memory import OutOfMemory
 from zprof.planner.whatif.outlook import add_outlook
 from zprof.reports.pages.diagnosis import build_diagnosis_page
-from zprof.rules.diagnose import diagnose
 from zprof.rules.hang.stuck_job import make_fix
 
 #: Without the hang it has a straggler.

@@ -10,9 +10,8 @@ import pytest
 from tests.support.diagnoses import base
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.analysis.columns import Columns, Groups, Texts
+from zprof.diagnosis.diagnose import diagnose
 from zprof.integrations.imports.import_paths import import_paths
-from zprof.model.findings import Cause
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 from zprof.simulator.causes import plant
 from zprof.simulator.simulate import simulate
@@ -114,7 +113,7 @@ def analyses(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunAnalysis, Run
     found = []
     for every in (0, 40):
         folder = tmp_path_factory.mktemp("job")
-        simulate(plant(base(3), Cause.STRAGGLER_RANK), folder / "traces")
+        simulate(plant(base(3), "straggler_rank"), folder / "traces")
         if every:
             lose_kernels(folder / "traces", every)
         import_paths([folder / "traces"], folder / "run.zprof")

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.diagnoses import base, diagnosed, planted, step_ns, true_saving_ns
-from zprof.model.findings import Cause
+from zprof.diagnosis.price import list_gains
 from zprof.model.gaps import Gap
-from zprof.rules.price_findings import list_gains
 from zprof.simulator.plan import Vendor
 from zprof.step.from_host_spans import build_host_graph
 from zprof.step.play import play_graph
@@ -19,22 +18,22 @@ from zprof.step.predict import PlayedStep, widen_gains
 #: How far a gain may be off, as a share of it: less than the error that ranges state.
 _ERROR_RATIO = 0.1
 CAUSES = (
-    Cause.FP32_REDUCE,
-    Cause.FP32_GATHER,
-    Cause.NO_PREFETCH,
-    Cause.STRAGGLER_RANK,
-    Cause.ROTATING_STRAGGLER,
-    Cause.DATA_LOADER,
-    Cause.ACCUMULATION_SYNCS,
-    Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
-    Cause.BLOCKING_SYNC,
-    Cause.COPY_OVERHEAD,
-    Cause.OFFLOAD_ON_CRITICAL_PATH,
+    "fp32_reduce",
+    "fp32_gather",
+    "no_prefetch",
+    "straggler_rank",
+    "rotating_straggler",
+    "data_loader",
+    "accumulation_syncs",
+    "needless_reshard_after_forward",
+    "blocking_sync",
+    "copy_overhead",
+    "offload_on_critical_path",
 )
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_the_gain_on_cpu_ranks_is_the_true_saving(cause: Cause, tmp_path: Path) -> None:
+def test_the_gain_on_cpu_ranks_is_the_true_saving(cause: str, tmp_path: Path) -> None:
     plan = base(7, Vendor.GLOO)
     job = planted(cause, plan, tmp_path / "job")
     truth = true_saving_ns(cause, plan, tmp_path / "truth")

@@ -24,7 +24,7 @@ HEAVY = (
     "pyarrow",
     "torch",
     "zprof.analysis.analysis",
-    "zprof.rules.diagnose",
+    "zprof.diagnosis.diagnose",
     "zprof.planner",
 )
 _PREVIEW = f"""

@@ -7,7 +7,6 @@ from msgspec.structs import fields, replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Groups
-from zprof.model.findings import Cause
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.metrics.metric import find_unit
 from zprof.model.quantities import Unit
@@ -249,20 +248,20 @@ def _sum_kernel_times(run: RunAnalysis) -> dict[str, int]:
 
 def build_finding_section(a: Report, b: Report) -> ComparedSection:
     """Return the saving of each cause in each run; "not found" if tested without a finding."""
-    causes = dict.fromkeys(finding.cause for report in (b, a) for finding in report.findings)
+    causes = {finding.cause: finding.id for report in (b, a) for finding in report.findings}
     rows = [
         ComparedRow(
-            name=f"{cause.finding_id} {cause.value}",
+            name=f"{identifier} {cause}",
             unit="text",
             a=_describe_finding(cause, a),
             b=_describe_finding(cause, b),
         )
-        for cause in causes
+        for cause, identifier in causes.items()
     ]
     return ComparedSection(title="findings", note="potential savings", rows=tuple(rows))
 
 
-def _describe_finding(cause: Cause, report: Report) -> str | None:
+def _describe_finding(cause: str, report: Report) -> str | None:
     finding = {finding.cause: finding for finding in report.findings}.get(cause)
     if finding is None:
         return None if any(cause in gap.causes for gap in report.gaps) else "not found"

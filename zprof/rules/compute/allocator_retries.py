@@ -17,6 +17,8 @@ fix the calls return at once. A CPU rank has no such allocator.
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import mean_wall_ns
+from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
@@ -24,9 +26,8 @@ from zprof.model.memory import AllocatorCounters
 from zprof.model.training import Engine, Framework
 from zprof.rules.compute.idle_time import find_worst_rank_mean, mean_of_recurring
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.memory.largest_rank import find_largest_rank, missing_device_gap
-from zprof.rules.rule import format_frequency, make_finding, mean_wall_ns, rate_severity
+from zprof.rules.rule import format_frequency, make_finding, rate_severity
 
 
 class AllocatorCalls(Struct, frozen=True, kw_only=True):

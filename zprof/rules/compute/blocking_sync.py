@@ -22,8 +22,10 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Groups
+from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.time.device_waits import WaitKind
 from zprof.analysis.time.program_lines import locate_device_waits, locate_reads
+from zprof.causes.fix import ANY, Fix, choose_fix, is_on_cpu
 from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
@@ -37,8 +39,7 @@ from zprof.rules.compute.idle_time import (
     rate_confidence,
 )
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import ANY, Fix, choose_fix, is_on_cpu
-from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
+from zprof.rules.rule import make_finding, rate_severity
 
 #: Minimum share of the step: for a note, for a finding, and for high confidence.
 _MIN_STEP_RATIO = 0.01

@@ -20,24 +20,17 @@ the median kernel took 0.95 to 1.13 times as long (seven runs). What gloo takes 
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats
+from zprof.analysis.per_step import can_play_kernels, has_no_collectives, mean_per_step, mean_wall_ns
+from zprof.analysis.signal import Fact as NewFact
+from zprof.causes.fix import is_on_cpu
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
-from zprof.rules.evidence import LOST_TO_SLOWDOWN, SLOWDOWN, Fact, make_fact, write_evidence
-from zprof.rules.fixes import is_on_cpu
-from zprof.rules.rule import (
-    can_play_kernels,
-    has_no_collectives,
-    make_finding,
-    mean_per_step,
-    mean_wall_ns,
-    rate_severity,
-    untested_gap,
-)
+from zprof.rules.evidence import LOST_TO_SLOWDOWN, SLOWDOWN, Fact, make_fact
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 
 #: Minimum number of kernels, and share of the concurrent time, to measure a slowdown.
 MIN_KERNELS = 8
@@ -201,16 +194,15 @@ def make_slowdown_facts(
     )
 
 
-def state_hidden_slowdown(analysis: RunAnalysis, finding: Finding) -> Finding:
-    """Return the finding with the part of its measured loss that its range excludes, as evidence.
+def state_hidden_slowdown(analysis: RunAnalysis, finding: Finding) -> list[Fact]:
+    """Return the part of the measured loss that the final range excludes.
 
-    The replay excludes kernels that end before the collectives that the step waits for.
+    The played step excludes kernels that end before the collectives that the step waits for.
     """
     lost_ns = max((entry.value for entry in finding.evidence if entry.key == LOST_TO_SLOWDOWN), default=0.0)
     if lost_ns < finding.saving_ns[1] + 1:  # savings are whole
-        return finding
-    hidden = write_evidence(make_fact("hidden_slowdown", lost_ns - finding.saving_ns[1]), analysis.time.words)
-    return replace(finding, evidence=(*finding.evidence, hidden))
+        return []
+    return [NewFact(key="hidden_slowdown", value=lost_ns - finding.saving_ns[1])]
 
 
 def _rate_confidence(slowdown: Slowdown, *, on_cpu: bool) -> Confidence:

@@ -15,7 +15,16 @@ With the fix there are no copies, as if parameters were views of a flat unit.
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Mask
+from zprof.analysis.per_step import (
+    GRADIENT_COPY_KERNEL,
+    can_play_kernels,
+    has_no_collectives,
+    mean_per_step,
+    mean_wall_ns,
+    select_copy_kernels,
+)
 from zprof.analysis.time.collective_rows import select_kind
+from zprof.causes.fix import Fix, choose_fix
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent, printable
@@ -23,18 +32,7 @@ from zprof.model.gaps import Gap
 from zprof.model.kernels import parse_function_name
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import Fix, choose_fix
-from zprof.rules.rule import (
-    GRADIENT_COPY_KERNEL,
-    can_play_kernels,
-    has_no_collectives,
-    make_finding,
-    mean_per_step,
-    mean_wall_ns,
-    rate_severity,
-    select_copy_kernels,
-    untested_gap,
-)
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 from zprof.rules.volume.regathers import PROPOSED_RATIO, select_needless_gathers
 
 _MIN_STEP_RATIO = 0.03

@@ -25,7 +25,9 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, find_places
+from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.time.own_work import LineShare, locate_idle
+from zprof.causes.fix import is_on_cpu
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap, GapKind
@@ -44,8 +46,7 @@ from zprof.rules.compute.idle_time import (
     sum_columns,
 )
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import is_on_cpu
-from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity, untested_gap
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 from zprof.rules.waiting.late_ranks import name_place
 from zprof.rules.waiting.own_time import OwnTime, measure_own_time
 

@@ -10,8 +10,10 @@ late on a single rank belongs to ZP301 and ZP302. With the fix each batch is rea
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import intersect, measure
+from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.time.host_calls import read_loader_spans
 from zprof.analysis.time.program_lines import locate_loader
+from zprof.causes.fix import ANY, Fix, choose_fix, is_on_cpu
 from zprof.model.errors import BadInput
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
@@ -26,8 +28,7 @@ from zprof.rules.compute.idle_time import (
     rate_confidence,
 )
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import ANY, Fix, choose_fix, is_on_cpu
-from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity, untested_gap
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 
 #: Minimum share of the step: for a finding, and for high confidence.
 _MIN_STEP_RATIO = 0.02

@@ -12,10 +12,11 @@ import numpy as np
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.per_step import mean_wall_ns
 from zprof.model.findings import Cause, Confidence
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.rules.rule import mean_wall_ns, untested_gap
+from zprof.rules.rule import untested_gap
 
 #: Maximum share of the ranks that may lose less.
 MAX_EXEMPT_RANKS_RATIO = 0.25

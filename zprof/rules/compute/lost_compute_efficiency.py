@@ -23,13 +23,14 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.per_step import mean_wall_ns
+from zprof.causes.fix import is_on_cpu
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.rules.compute.comm_slows_compute import estimate_alone_ns, measure_slowdown_by_name
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import is_on_cpu
-from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity, untested_gap
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 
 _MIN_SLOWDOWN_RATIO = 1.05
 _HIGH_CONFIDENCE_RATIO = 1.10

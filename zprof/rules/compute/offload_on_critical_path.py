@@ -10,6 +10,8 @@ step (docs/thresholds.md). With the fix the states stay on the device: no copies
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import mean_wall_ns
+from zprof.causes.fix import Fix, choose_fix, is_on_cpu
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
@@ -23,8 +25,7 @@ from zprof.rules.compute.idle_time import (
     rate_confidence,
 )
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import Fix, choose_fix, is_on_cpu
-from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
+from zprof.rules.rule import make_finding, rate_severity
 
 #: Minimum share of the step: for a finding, and for high confidence.
 _MIN_STEP_RATIO = 0.05

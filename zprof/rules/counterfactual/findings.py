@@ -12,7 +12,9 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import mean_per_step
 from zprof.analysis.time.program_lines import locate_loader
+from zprof.causes.fix import choose_fix
 from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
 from zprof.model.time import LateReason
 from zprof.rules.compute.allocator_retries import FIX as ALLOCATOR_FIX
@@ -35,9 +37,8 @@ from zprof.rules.compute.cpu_bound_launch import (
 from zprof.rules.compute.data_loader import choose_loader_fix
 from zprof.rules.compute.idle_time import is_host_inflated, is_inference
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import choose_fix
-from zprof.rules.price_findings import are_gathers_late
-from zprof.rules.rule import format_frequency, make_finding, mean_per_step, rate_severity
+from zprof.rules.late_gathers import are_gathers_late
+from zprof.rules.rule import format_frequency, make_finding, rate_severity
 from zprof.rules.step_edits import (
     ALLOCATES,
     SLOWED_RATIO,

@@ -13,17 +13,18 @@ from enum import Enum, auto
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import mean_per_step
+from zprof.causes.fix import choose_fix, measure_sizes
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import choose_fix, measure_sizes
 from zprof.rules.message_sizes import (
     ResizedMessages,
     find_spanning_shards,
     shard_within_host,
 )
-from zprof.rules.rule import make_finding, mean_per_step, rate_severity
+from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.transfer.latency_bound_collectives import FIXES as LATENCY_FIXES
 from zprof.rules.transfer.sharding_spans_nodes import FIXES as HOST_FIXES
 from zprof.rules.transfer.single_unit import UNIT_FIXES as ONE_UNIT_FIXES

@@ -13,13 +13,13 @@ phases without activations. If no blocks are seen, L is taken as 2 to 32.
 from collections.abc import Mapping
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.fix import ANY, CHECKPOINT_BLOCKS, Fix, choose_fix
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import ANY, CHECKPOINT_BLOCKS, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     find_largest_rank,

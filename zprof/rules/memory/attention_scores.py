@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.fix import ANY, Fix, choose_fix
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
@@ -16,7 +17,6 @@ from zprof.model.memory import Allocation
 from zprof.model.tenants import Tenant
 from zprof.model.training import Framework
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     find_largest_rank,

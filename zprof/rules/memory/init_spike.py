@@ -12,13 +12,13 @@ the recorded steps was higher, without a reason: low confidence.
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.fix import ANY, Fix, choose_fix
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     find_largest_rank,

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.fix import ANY, Fix, choose_fix
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
@@ -23,7 +24,6 @@ from zprof.model.memory import Allocation, Basis
 from zprof.model.tenants import Tenant
 from zprof.model.training import Framework
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     cap_confidence,

@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.model.training import Engine, Framework, TrainingFacts
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     find_largest_rank,

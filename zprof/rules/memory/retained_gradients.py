@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.fix import ANY, Fix, choose_fix
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
@@ -31,7 +32,6 @@ from zprof.model.memory import MemoryTimeline
 from zprof.model.tenants import Tenant
 from zprof.model.training import Engine, Framework, Phase
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     find_largest_rank,

@@ -13,13 +13,13 @@ Without one, from the ZeRO formula alone:
 """
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.fix import KEEP_AFTER_FORWARD, Fix, choose_fix
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.model.training import Engine
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import KEEP_AFTER_FORWARD, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     find_largest_rank,

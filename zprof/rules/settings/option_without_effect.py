@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import mean_per_step, mean_wall_ns
 from zprof.analysis.time.collective_rows import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding, Severity
@@ -17,7 +18,7 @@ from zprof.model.formatting import format_ns, printable
 from zprof.model.gaps import Gap
 from zprof.model.training import NO_EFFECT_REASONS, EngineSetting, SettingEffect
 from zprof.rules.evidence import make_fact
-from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns
+from zprof.rules.rule import make_finding
 
 _MIN_STEP_RATIO = 0.03
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)

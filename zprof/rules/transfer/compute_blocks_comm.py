@@ -16,23 +16,16 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import has_no_collectives, mean_per_step, mean_wall_ns, select_steady_rows
 from zprof.analysis.time.collective_rows import select_kind
+from zprof.causes.fix import Fix, choose_fix
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import Fix, choose_fix
-from zprof.rules.rule import (
-    has_no_collectives,
-    make_finding,
-    mean_per_step,
-    mean_wall_ns,
-    rate_severity,
-    select_steady_rows,
-    untested_gap,
-)
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 
 _MIN_STEP_RATIO = 0.02
 _BLOCKED_NS = 50_000

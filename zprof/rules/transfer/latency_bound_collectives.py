@@ -13,11 +13,11 @@ Saving: the step with a link of normal latency.
 from collections.abc import Sequence
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.fix import BUCKET_SIZE, FEWER_UNITS, Fix, choose_fix, keeps_parameters, measure_sizes
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
-from zprof.rules.fixes import BUCKET_SIZE, FEWER_UNITS, Fix, choose_fix, keeps_parameters, measure_sizes
 from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.transfer.small_messages import (
     SmallMessages,

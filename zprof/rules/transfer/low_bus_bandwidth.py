@@ -19,21 +19,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import has_no_collectives, mean_per_step, mean_wall_ns
 from zprof.analysis.time.collective_rows import select_kind
+from zprof.causes.fix import is_on_cpu
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent, format_rate
 from zprof.model.gaps import Gap
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import is_on_cpu
-from zprof.rules.rule import (
-    RuleCheck,
-    has_no_collectives,
-    make_finding,
-    mean_per_step,
-    mean_wall_ns,
-    rate_severity,
-    untested_gap,
-)
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 from zprof.rules.transfer.bandwidth import (
     BASELINE_RATIO,
     ExpectedBandwidth,
@@ -70,21 +63,8 @@ _SLOW_NODES_FIX = "nodes connected by a slow link: shard within a node, replicat
 
 def low_bus_bandwidth(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Return a finding if large messages are slower than the baseline's, or than those of other groups."""
-    return _check(analysis, baseline, None)
-
-
-def check_against(expected_bytes_per_s: float) -> RuleCheck:
-    """Return a check that compares with a given bus bandwidth."""
-
-    def check(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-        return _check(analysis, baseline, ExpectedBandwidth(bytes_per_s=expected_bytes_per_s, of="you"))
-
-    return check
-
-
-def _check(
-    analysis: RunAnalysis, baseline: RunAnalysis | None, user_expectation: ExpectedBandwidth | None
-) -> Finding | Gap | None:
+    given = analysis.expected_bus_bytes_per_s
+    user_expectation = ExpectedBandwidth(bytes_per_s=given, of="you") if given else None
     if has_no_collectives(analysis):
         return untested_gap(Cause.LOW_BUS_BANDWIDTH, "no collective was recorded", "record the time window")
     reached = ReachedBandwidth(analysis)

@@ -30,24 +30,22 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, Mask, find_places
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.per_step import (
+    count_steps,
+    has_no_collectives,
+    mean_per_step,
+    mean_wall_ns,
+    select_steady_rows,
+)
 from zprof.analysis.time.collective_rows import select_kind
+from zprof.causes.fix import Fix, choose_fix
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import Fix, choose_fix
-from zprof.rules.rule import (
-    count_steps,
-    has_no_collectives,
-    make_finding,
-    mean_per_step,
-    mean_wall_ns,
-    rate_severity,
-    select_steady_rows,
-    untested_gap,
-)
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 
 #: Overlapping compute below this share of an all_gather's duration does not hide it.
 _HIDES_NOTHING_RATIO = 0.10

@@ -16,14 +16,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import has_no_collectives, mean_wall_ns
+from zprof.causes.fix import Fix, choose_fix
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import Fix, choose_fix
-from zprof.rules.rule import has_no_collectives, make_finding, mean_wall_ns, rate_severity, untested_gap
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
 from zprof.step.one_rank import (
     MIN_SURE_RATIO,

@@ -19,20 +19,14 @@ from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Groups
+from zprof.analysis.per_step import count_steps, has_no_collectives, mean_wall_ns
+from zprof.causes.fix import BUCKET_SIZE, WRAP_BLOCKS, Fix, choose_fix, keeps_parameters, measure_sizes
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import BUCKET_SIZE, WRAP_BLOCKS, Fix, choose_fix, keeps_parameters, measure_sizes
-from zprof.rules.rule import (
-    count_steps,
-    has_no_collectives,
-    make_finding,
-    mean_wall_ns,
-    rate_severity,
-    untested_gap,
-)
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 from zprof.step.one_rank import StepModel, gather_again, is_guess, model_step
 from zprof.step.traffic import Messages, StepTraffic, read_step_traffic
 

@@ -10,11 +10,11 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import measure_queueing_ns
 from zprof.analysis.time.collective_rows import group_rows_by_text, select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Finding
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.rule import measure_queueing_ns
 from zprof.rules.transfer.bandwidth import (
     ExpectedBandwidth,
     GroupRate,

@@ -16,10 +16,11 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import has_no_collectives, mean_wall_ns
 from zprof.model.findings import Cause, Confidence
 from zprof.model.gaps import Gap
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.rule import has_no_collectives, mean_wall_ns, untested_gap
+from zprof.rules.rule import untested_gap
 from zprof.step.links import measure_transfers
 from zprof.step.one_rank import SIZE_MULTIPLES, StepModel, is_guess, model_step, sizes_that_help
 from zprof.step.traffic import Messages, StepTraffic, read_step_traffic

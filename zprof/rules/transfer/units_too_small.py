@@ -11,12 +11,12 @@ the best unit sizes, up to four times the best multiple.
 """
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.fix import WRAP_BLOCKS, Fix, choose_fix, measure_sizes
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import WRAP_BLOCKS, Fix, choose_fix, measure_sizes
 from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.transfer.small_messages import (
     UNITS_PER_BLOCK,

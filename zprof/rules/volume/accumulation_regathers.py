@@ -11,14 +11,15 @@ nothing: k micro-batches with two hidden gathers each are not reported.
 """
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import mean_per_step, mean_wall_ns
 from zprof.analysis.time.program_lines import locate_backward
+from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import Fix, choose_fix
-from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns, rate_severity
+from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
 from zprof.rules.volume.regathers import Headroom, Regathers, find_regathers, measure_headroom
 

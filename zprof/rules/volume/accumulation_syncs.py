@@ -18,15 +18,16 @@ from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Groups
+from zprof.analysis.per_step import can_play_kernels, mean_wall_ns
 from zprof.analysis.time.program_lines import locate_backward
+from zprof.causes.fix import ANY, Fix, choose_fix
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import ANY, Fix, choose_fix
-from zprof.rules.rule import can_play_kernels, make_finding, mean_wall_ns, rate_severity
+from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.volume.needless_collectives import (
     CollectiveCost,
     price_collectives,

@@ -11,13 +11,14 @@ rules). With more than one micro-batch, ZP412 covers the gathers of later micro-
 """
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import mean_per_step, mean_wall_ns
+from zprof.causes.fix import CHECKPOINT_BLOCKS, Fix, choose_fix
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import CHECKPOINT_BLOCKS, Fix, choose_fix
-from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns, rate_severity
+from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.volume.needless_collectives import rate_confidence
 from zprof.rules.volume.regathers import Regathers, find_regathers
 

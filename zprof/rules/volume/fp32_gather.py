@@ -14,20 +14,14 @@ the CPU, whose operators have no type), the result is a gap. The fix halves the 
 """
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import can_play_kernels, has_no_collectives, mean_wall_ns
+from zprof.causes.fix import ANY, Fix, choose_fix
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import ANY, Fix, choose_fix
-from zprof.rules.rule import (
-    can_play_kernels,
-    has_no_collectives,
-    make_finding,
-    mean_wall_ns,
-    rate_severity,
-    untested_gap,
-)
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 from zprof.rules.volume.half_precision_saving import (
     ComputeType,
     HalvedBytes,

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
+from zprof.analysis.per_step import mean_per_step
 from zprof.model.formatting import format_bytes, printable
-from zprof.rules.rule import mean_per_step
 from zprof.step.traffic import are_mostly_bounds
 
 _HALF = re.compile(

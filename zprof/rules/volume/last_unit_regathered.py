@@ -13,13 +13,14 @@ is launched during the unit's own forward and costs nothing: it is not reported.
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import mean_wall_ns
+from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import Fix, choose_fix
-from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
+from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.volume.needless_collectives import rate_confidence
 from zprof.rules.volume.regathers import Regathers, find_regathers
 

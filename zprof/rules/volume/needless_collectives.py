@@ -8,19 +8,14 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
+from zprof.analysis.per_step import count_steps, has_no_collectives, max_noise_floor_ns, mean_per_step
 from zprof.analysis.time.collective_rows import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.rule import (
-    count_steps,
-    has_no_collectives,
-    max_noise_floor_ns,
-    mean_per_step,
-    untested_gap,
-)
+from zprof.rules.rule import untested_gap
 
 
 class CollectiveCost(Struct, frozen=True, kw_only=True):

@@ -12,13 +12,14 @@ time after all other findings.
 """
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import mean_wall_ns
+from zprof.causes.fix import KEEP_AFTER_FORWARD, Fix, choose_fix
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import KEEP_AFTER_FORWARD, Fix, choose_fix
-from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
+from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.volume.needless_collectives import rate_confidence
 from zprof.rules.volume.regathers import Regathers, find_regathers, measure_headroom
 

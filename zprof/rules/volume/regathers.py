@@ -19,13 +19,13 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, Groups, Mask, Texts, find_places
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.per_step import can_play_kernels, mean_wall_ns
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.model.training import Phase
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.rule import can_play_kernels, mean_wall_ns
 from zprof.rules.volume.needless_collectives import (
     CollectiveCost,
     price_collectives,

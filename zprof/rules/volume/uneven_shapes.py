@@ -32,7 +32,9 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, Groups, Mask
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.per_step import mean_per_step, mean_wall_ns
 from zprof.analysis.time.collective_rows import select_kind
+from zprof.causes.fix import ANY, Fix, choose_fix
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
@@ -40,8 +42,7 @@ from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import PADDING_RATIO, TIME_PER_BYTE_RATIO, Fact, make_fact
-from zprof.rules.fixes import ANY, Fix, choose_fix
-from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns, rate_severity, untested_gap
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 from zprof.step.traffic import count_elements, read_model_traffic
 
 _FILLS = re.compile(r"chunk_cat|(?:^|::|_)pad(?:_|$|\b)|constant_pad", re.ASCII)

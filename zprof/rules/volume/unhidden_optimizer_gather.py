@@ -23,22 +23,16 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, Groups, Mask, find_places
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.per_step import has_no_collectives, mean_per_step, mean_wall_ns
 from zprof.analysis.time.collective_rows import select_kind
+from zprof.causes.fix import Fix, choose_fix
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import Fix, choose_fix
-from zprof.rules.rule import (
-    has_no_collectives,
-    make_finding,
-    mean_per_step,
-    mean_wall_ns,
-    rate_severity,
-    untested_gap,
-)
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 from zprof.rules.volume.half_precision_saving import measure_half_bytes
 from zprof.step.traffic import (
     are_mostly_bounds,

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import max_noise_floor_ns
 from zprof.analysis.time.own_work import (
     ExtraOperator,
     find_extra_operators,
@@ -23,14 +24,13 @@ from zprof.analysis.time.own_work import (
     locate_idle,
 )
 from zprof.analysis.time.program_lines import locate_loader
+from zprof.causes.fix import is_on_cpu
 from zprof.model.findings import SourceLocation
 from zprof.model.formatting import printable, shorten
 from zprof.model.time import LateReason
 from zprof.rules.compute.blocking_sync import locate_sync
 from zprof.rules.compute.data_loader import choose_loader_fix
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import is_on_cpu
-from zprof.rules.rule import max_noise_floor_ns
 from zprof.rules.waiting.own_time import OwnTime, Table
 from zprof.step.links import get_clock_uncertainty_ns
 

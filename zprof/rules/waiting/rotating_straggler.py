@@ -20,20 +20,14 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import has_no_collectives, mean_wall_ns, select_steady_rows
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.time import LateReason
 from zprof.rules.compute.data_loader import choose_loader_fix
 from zprof.rules.evidence import make_fact
-from zprof.rules.rule import (
-    has_no_collectives,
-    make_finding,
-    mean_wall_ns,
-    rate_severity,
-    select_steady_rows,
-    untested_gap,
-)
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 from zprof.rules.waiting.late_ranks import (
     QUEUE_TEXT,
     choose_late_fix,

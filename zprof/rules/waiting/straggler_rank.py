@@ -28,21 +28,19 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, Groups
+from zprof.analysis.per_step import (
+    INSTANCE,
+    count_steps,
+    has_no_collectives,
+    mean_wall_ns,
+    select_steady_rows,
+)
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.time import LateReason
 from zprof.rules.evidence import STEPS_LATEST_RATIO, Fact, make_fact
-from zprof.rules.rule import (
-    INSTANCE,
-    count_steps,
-    has_no_collectives,
-    make_finding,
-    mean_wall_ns,
-    rate_severity,
-    select_steady_rows,
-    untested_gap,
-)
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 from zprof.rules.waiting.late_ranks import (
     Suspect,
     explain_lateness,

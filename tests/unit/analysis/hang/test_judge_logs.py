@@ -12,10 +12,10 @@ from tests.support.flight_dumps import make_dump, make_entry
 from tests.support.hang_lines import ENDING, write_counters, write_default, write_signal, write_timeout
 from tests.support.real_traces import LOGS
 from zprof.analysis.hang.find_hang import find_hang
+from zprof.diagnosis.diagnose import diagnose
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.model.hang import Hang, HangClass, MemberState
-from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run
 
 GATHER = {"kind": "_ALLGATHER_BASE", "inputs": 8, "outputs": 32}
@@ -157,7 +157,7 @@ def test_lines_beside_dumps_are_of_the_ranks_without_one(tmp_path: Path) -> None
 def test_what_is_missing_is_a_gap_with_its_remedy(tmp_path: Path) -> None:
     (tmp_path / "one.log").write_text(write_default(1, 77))
     report = diagnose(Run(import_paths([tmp_path / "one.log"], tmp_path / "run.zprof").run))
-    assert [finding.cause.value for finding in report.findings] == ["hang_not_told"]
+    assert [finding.cause for finding in report.findings] == ["hang_not_told"]
     (gap,) = [gap for gap in report.gaps if gap.what == "ranks of the stuck group"]
     assert "--log-dir" in gap.remedy
 

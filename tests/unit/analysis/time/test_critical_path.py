@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from tests.support.diagnoses import step_ns
 from tests.support.simulations import simulated
 from zprof.analysis.time.critical_path import BlockedSpans, PathPiece, SyncPoints, make_sync_points, walk_back
-from zprof.model.findings import Cause
 from zprof.model.time import CriticalPath, PathKind
 from zprof.simulator.causes import TIGHT, plant
 from zprof.simulator.plan import AllocatorRetries, HostDelay, SimulationPlan, Vendor
@@ -56,7 +55,7 @@ def test_it_lies_on_the_late_rank(plan: SimulationPlan, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("plan", [GLOO, pytest.param(NVIDIA, marks=pytest.mark.slow)], ids=["gloo", "nvidia"])
 def test_a_slow_link_is_most_of_it(plan: SimulationPlan, tmp_path: Path) -> None:
-    path = path_of(plant(plan, Cause.LOW_BUS_BANDWIDTH), tmp_path)
+    path = path_of(plant(plan, "low_bus_bandwidth"), tmp_path)
     assert share(path, PathKind.TRANSFER) > 0.9 * path.wall_ns
 
 
@@ -82,7 +81,7 @@ def test_it_holds_what_one_host_lost_in_each_step(what: PathKind, tmp_path: Path
 
 @pytest.mark.parametrize("plan", [NVIDIA, pytest.param(GLOO, marks=pytest.mark.slow)], ids=["nvidia", "gloo"])
 def test_it_changes_ranks_where_another_is_late_in_each_step(plan: SimulationPlan, tmp_path: Path) -> None:
-    path = path_of(plant(plan, Cause.ROTATING_STRAGGLER), tmp_path)
+    path = path_of(plant(plan, "rotating_straggler"), tmp_path)
     assert share(path, PathKind.HOST) > 7.5 * MS
     assert {rank for rank in range(4) if share(path, PathKind.HOST, rank) > 2 * MS} == {1, 2, 3}
 

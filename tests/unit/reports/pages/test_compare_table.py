@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tests.support.unsplit_ranks import make_unsplit
 from zprof.analysis.columns import Groups
+from zprof.diagnosis.diagnose import diagnose_side_by_side
 from zprof.model.json_format import to_json
 from zprof.model.quantities import Aggregation, Value
 from zprof.model.side_by_side import Setting
@@ -21,7 +22,6 @@ from zprof.reports.pages.compare_table import (
     describe_compared,
 )
 from zprof.reports.table import Row, Table
-from zprof.rules.diagnose import diagnose_side_by_side
 from zprof.run.reader import load as open_run
 from zprof.tui.session import LoadedRun, PendingAnalysis, make_row_judge
 from zprof.tui.table_view import get_text

@@ -22,7 +22,7 @@ from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s
-from zprof.rules.rule import mean_wall_ns
+from zprof.analysis.per_step import mean_wall_ns
 from zprof.rules.transfer.no_prefetch import no_prefetch
 from zprof.rules.transfer.rate_limited_prefetch import rate_limited_prefetch
 

@@ -13,7 +13,6 @@ from tests.support.tables import selected
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.time.passes.table import NO_PASSES
-from zprof.model.findings import Cause
 from zprof.rules.rule import RuleCheck
 from zprof.rules.volume.accumulation_regathers import accumulation_regathers
 from zprof.rules.volume.accumulation_syncs import accumulation_syncs
@@ -23,11 +22,11 @@ from zprof.rules.volume.needless_collectives import CollectiveCost, price_collec
 from zprof.rules.volume.needless_reshard_after_forward import needless_reshard_after_forward
 from zprof.rules.volume.regathers import read_gathers, select_gone_with_cause
 
-RULES: dict[Cause, RuleCheck] = {
-    Cause.ACCUMULATION_REGATHERS: accumulation_regathers,
-    Cause.CHECKPOINT_REGATHERS: checkpoint_regathers,
-    Cause.LAST_UNIT_REGATHERED: last_unit_regathered,
-    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: needless_reshard_after_forward,
+RULES: dict[str, RuleCheck] = {
+    "accumulation_regathers": accumulation_regathers,
+    "checkpoint_regathers": checkpoint_regathers,
+    "last_unit_regathered": last_unit_regathered,
+    "needless_reshard_after_forward": needless_reshard_after_forward,
 }
 UNITS = ("a", "b", "c")
 
@@ -48,7 +47,7 @@ def backward(
     return moves
 
 
-def named(moves: Sequence[Move]) -> set[Cause]:
+def named(moves: Sequence[Move]) -> set[str]:
     analysis = analysis_with(moves)
     answers = {cause: judged(rule, analysis) for cause, rule in RULES.items()}
     assert "gap" not in answers.values()
@@ -57,7 +56,7 @@ def named(moves: Sequence[Move]) -> set[Cause]:
 
 REPEATED = [*forward(), *backward(exposed_ms=3.0)]
 LAST = [*forward(), *backward(last_ms=3.0)]
-RESHARDED, LAST_UNIT = Cause.NEEDLESS_RESHARD_AFTER_FORWARD, Cause.LAST_UNIT_REGATHERED
+RESHARDED, LAST_UNIT = "needless_reshard_after_forward", "last_unit_regathered"
 UNPLACED = Move(kind="all_gather", unit="a", micro_batch=None, phase="unknown", exposed_ms=9.0)
 NAMELESS = Move(kind="all_gather", unit=None, micro_batch=0, phase="backward", exposed_ms=9.0)
 
@@ -74,12 +73,12 @@ NAMELESS = Move(kind="all_gather", unit=None, micro_batch=0, phase="backward", e
         # in each micro-batch
         (
             [*forward(), *backward(), *forward(1, 3.0), *backward(1, 3.0, last_ms=3.0)],
-            {Cause.ACCUMULATION_REGATHERS},
+            {"accumulation_regathers"},
         ),
         # for recomputation
         (
             [*forward(), *backward(exposed_ms=3.0, times=2, last_ms=3.0)],
-            {RESHARDED, LAST_UNIT, Cause.CHECKPOINT_REGATHERS},
+            {RESHARDED, LAST_UNIT, "checkpoint_regathers"},
         ),
         # a last unit with a third of the forward between
         ([*forward(), gather("c", 0, "backward", 3.0, between_ms=20.0), *backward()[1:]], {RESHARDED}),
@@ -88,16 +87,16 @@ NAMELESS = Move(kind="all_gather", unit=None, micro_batch=0, phase="backward", e
         ([*REPEATED, UNPLACED, NAMELESS], {RESHARDED}),  # some unknown
     ],
 )
-def test_each_gather_has_one_rule(moves: list[Move], causes: set[Cause]) -> None:
+def test_each_gather_has_one_rule(moves: list[Move], causes: set[str]) -> None:
     assert named(moves) == causes
 
 
 @pytest.mark.parametrize(
     ("cause", "worth_ms", "moves"),
     [
-        (Cause.ACCUMULATION_REGATHERS, 3.0, lambda ms: [*forward(), *backward(), *forward(1, ms / 3)]),
+        ("accumulation_regathers", 3.0, lambda ms: [*forward(), *backward(), *forward(1, ms / 3)]),
         (
-            Cause.CHECKPOINT_REGATHERS,
+            "checkpoint_regathers",
             2.0,
             lambda ms: [*forward(), *backward(), gather("a", 0, "backward", ms)],
         ),
@@ -106,7 +105,7 @@ def test_each_gather_has_one_rule(moves: list[Move], causes: set[Cause]) -> None
     ],
 )
 def test_a_share_of_the_step_is_worth_it(
-    cause: Cause, worth_ms: float, moves: Callable[[float], list[Move]]
+    cause: str, worth_ms: float, moves: Callable[[float], list[Move]]
 ) -> None:
     assert named(moves(worth_ms)) == set()
     assert named(moves(worth_ms + 0.01)) == {cause}
@@ -121,8 +120,8 @@ SECOND = [*forward(), *backward(), *forward(1, 3.0), *backward(1)]
         (RESHARDED, lambda: analysis_with(REPEATED), "low"),  # free memory is unknown
         (RESHARDED, lambda: analysis_with(REPEATED, free_bytes=3 * MEGABYTE), "high"),
         (RESHARDED, lambda: analysis_with(REPEATED, free_bytes=3 * MEGABYTE - 1), None),
-        (Cause.ACCUMULATION_REGATHERS, lambda: analysis_with(SECOND), "medium"),
-        (Cause.ACCUMULATION_REGATHERS, lambda: analysis_with(SECOND, free_bytes=1), "low"),
+        ("accumulation_regathers", lambda: analysis_with(SECOND), "medium"),
+        ("accumulation_regathers", lambda: analysis_with(SECOND, free_bytes=1), "low"),
         (LAST_UNIT, lambda: analysis_with(LAST), "high"),
         (LAST_UNIT, lambda: analysis_with(LAST, steps=3), "high"),
         (LAST_UNIT, lambda: analysis_with(LAST, steps=2), "medium"),
@@ -137,7 +136,7 @@ SECOND = [*forward(), *backward(), *forward(1, 3.0), *backward(1)]
         *((cause, lambda: analysis_with(forward()), None) for cause in RULES),
     ],
 )
-def test_confidence(cause: Cause, run: Run, expected: str | None) -> None:
+def test_confidence(cause: str, run: Run, expected: str | None) -> None:
     assert judged(RULES[cause], run()) == expected
 
 
@@ -146,10 +145,10 @@ def test_confidence(cause: Cause, run: Run, expected: str | None) -> None:
     [
         (RESHARDED, {RESHARDED, LAST_UNIT}),  # a program that keeps all units keeps the last one
         (LAST_UNIT, {LAST_UNIT}),
-        (Cause.CHECKPOINT_REGATHERS, {Cause.CHECKPOINT_REGATHERS}),
+        ("checkpoint_regathers", {"checkpoint_regathers"}),
     ],
 )
-def test_which_gathers_vanish_with_a_cause(cause: Cause, gone: set[Cause]) -> None:
+def test_which_gathers_vanish_with_a_cause(cause: str, gone: set[str]) -> None:
     gathers = read_gathers(analysis_with([*forward(), *backward(exposed_ms=3.0, times=2, last_ms=3.0)]))
     assert set(select_gone_with_cause(gathers, cause).texts("cause").tolist()) == gone
 

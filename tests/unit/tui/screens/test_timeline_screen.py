@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from tests.support.tui_app import MIDDLE, app_on, messages, play, press, text_after
 from zprof.analysis.analysis import analyse_memory_only
-from zprof.rules.diagnose import diagnose
+from zprof.diagnosis.diagnose import diagnose
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
 from zprof.tui.popups import TextPopup

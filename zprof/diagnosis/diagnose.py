@@ -1,38 +1,29 @@
-"""Run the rules on a recording, optionally against a baseline, and build the report."""
+"""Look for causes in a recording, optionally against a baseline, and build the report."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_only, analyse_time_only
-from zprof.model.findings import Cause, Finding
+from zprof.causes.cause import Cause, Need
+from zprof.causes.registry import load_causes
+from zprof.diagnosis.change import attribute_change, find_unclaimed_change
+from zprof.diagnosis.claims import Unexplained, find_unexplained_loss
+from zprof.diagnosis.ending_verdict import has_run_out_of_memory
+from zprof.diagnosis.find_causes import find_causes
+from zprof.diagnosis.verdict import judge, judge_memory
+from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.hang import is_stuck
 from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.time import WindowPolicy
-from zprof.rules.change_claims import attribute_change, find_unclaimed_change
-from zprof.rules.claims import Unexplained, find_unexplained_loss
-from zprof.rules.compute.blocking_sync import is_waiting_as_often
-from zprof.rules.compute.data_loader import is_loading_as_long
-from zprof.rules.ending_verdict import has_run_out_of_memory
-from zprof.rules.hang.stuck_job import hang_rules
-from zprof.rules.make_findings import make_findings
-from zprof.rules.registry import all_rules, memory_rules, time_rules
-from zprof.rules.rule import Rule
-from zprof.rules.verdict import judge, judge_memory
 from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
 from zprof.version import __version__
 
 if TYPE_CHECKING:
     from zprof.model.side_by_side import SideBySide
-
-#: Causes that may be in the baseline at no cost, and what tells that there is no more of them now.
-_LASTING: Mapping[Cause, Callable[[RunAnalysis, RunAnalysis], bool]] = {
-    Cause.DATA_LOADER: is_loading_as_long,
-    Cause.BLOCKING_SYNC: is_waiting_as_often,
-}
 
 
 def diagnose(
@@ -53,9 +44,9 @@ def diagnose(
     Raises:
         BadInput: A recording is damaged.
     """
-    analysis = _analyse_run(run, policy)
+    analysis = _expect(_analyse_run(run, policy), expected_bus_bytes_per_s)
     baseline_analysis = _analyse_run(baseline, policy) if baseline is not None else None
-    return _build_report(analysis, baseline_analysis, all_rules(expected_bus_bytes_per_s))
+    return _build_report(analysis, baseline_analysis, _list_needs(analysis))
 
 
 def diagnose_side_by_side(
@@ -96,14 +87,15 @@ def diagnose_time(
     """
     analysis = run if isinstance(run, RunAnalysis) else analyse_time_only(run, policy)
     baseline_analysis = analyse_time_only(baseline, policy) if baseline is not None else None
-    return _build_report(analysis, baseline_analysis, time_rules(expected_bus_bytes_per_s))
+    analysis = _expect(analysis, expected_bus_bytes_per_s)
+    return _build_report(analysis, baseline_analysis, _list_needs(analysis) - {Need.MEMORY})
 
 
 def _build_report(
-    analysis: RunAnalysis, baseline_analysis: RunAnalysis | None, rules: Sequence[Rule]
+    analysis: RunAnalysis, baseline_analysis: RunAnalysis | None, has: frozenset[Need]
 ) -> Report:
-    rules = _select_rules(analysis, rules)
-    findings, gaps = make_findings(rules, analysis, baseline_analysis)
+    causes = _select_causes(analysis, has)
+    findings, gaps = find_causes(causes, analysis, baseline_analysis)
     comparison = None
     if baseline_analysis is not None:
         from zprof.analysis.compare.differences import compare, find_comparison_gaps
@@ -111,15 +103,19 @@ def _build_report(
         gaps += find_comparison_gaps(baseline_analysis, analysis)
         comparison = compare(baseline_analysis, analysis)
         if comparison is not None and comparison.step_time is not None:
-            before, _ = make_findings(rules, baseline_analysis, None)
-            found = _LASTING.keys() & {finding.cause for finding in findings}
-            lasting = {cause for cause in found if _LASTING[cause](analysis, baseline_analysis)}
-            findings, comparison = _account_for_change(findings, before, comparison, rules, lasting)
+            before, _ = find_causes(causes, baseline_analysis, None)
+            lasting = {
+                finding.cause
+                for finding in findings
+                if (is_lasting := causes[finding.cause].is_lasting) is not None
+                and is_lasting(analysis, baseline_analysis)
+            }
+            findings, comparison = _account_for_change(findings, before, comparison, causes, lasting)
     unexplained = (
         Unexplained()
         if is_stuck(analysis.hang)
         else find_unexplained_loss(
-            findings, rules, analysis.time.per_rank, analysis.time.collectives, analysis.time.steps
+            findings, causes, analysis.time.per_rank, analysis.time.collectives, analysis.time.steps
         )
     )
     verdict = judge(
@@ -129,7 +125,7 @@ def _build_report(
         findings=findings,
         gaps=gaps,
         memory=analysis.memory,
-        rules=rules,
+        causes=causes,
         unexplained=unexplained,
         volume=analysis.volume,
         hang=analysis.hang,
@@ -139,33 +135,41 @@ def _build_report(
     return replace(report, unclaimed=unexplained.terms, unclaimed_rank=unexplained.rank)
 
 
-def _select_rules(analysis: RunAnalysis, rules: Sequence[Rule]) -> Sequence[Rule]:
-    """Return the rules to run: what a step of a dead job costs is not why it is dead."""
-    if analysis.run.source == FLIGHT_RECORDER:
-        return hang_rules()  # dumps have neither times nor memory that others could test
-    if not is_stuck(analysis.hang):
-        return rules
-    if not has_run_out_of_memory(analysis.gaps, analysis.memory):
-        return hang_rules()
-    return (*hang_rules(), *(rule for rule in memory_rules() if rule.cause is Cause.OUT_OF_MEMORY))
+def _list_needs(analysis: RunAnalysis) -> frozenset[Need]:
+    """Return what a run has that causes need."""
+    devices = {analysis.run.device, *(rank.device for rank in analysis.memory.per_rank)}
+    is_on_device = devices != {"cpu"}
+    return frozenset({Need.STEPS, Need.MEMORY} | ({Need.DEVICE} if is_on_device else set()))
+
+
+def _select_causes(analysis: RunAnalysis, has: frozenset[Need]) -> Mapping[str, Cause]:
+    """Return the causes to look for: what a step of a dead job costs is not why it is dead."""
+    is_dump = analysis.run.source == FLIGHT_RECORDER  # it has neither times nor memory
+    if not is_dump and not is_stuck(analysis.hang):
+        return load_causes(has)
+    hangs = load_causes(frozenset({Need.HANG}))
+    if is_dump or not has_run_out_of_memory(analysis.gaps, analysis.memory):
+        return hangs
+    memory = load_causes(frozenset({Need.MEMORY}))
+    return {**hangs, **{name: cause for name, cause in memory.items() if cause.is_failure}}
 
 
 def _account_for_change(
     findings: Sequence[Finding],
     before: Sequence[Finding],
     comparison: Comparison,
-    rules: Sequence[Rule],
-    lasting: Set[Cause],
+    causes: Mapping[str, Cause],
+    lasting: Set[str],
 ) -> tuple[tuple[Finding, ...], Comparison]:
     """Return the findings with what each adds to the step, and the comparison with what none claims."""
     from zprof.analysis.compare.differences import compute_ledger_delta  # with a baseline only
 
     delta = compute_ledger_delta(comparison)
     slower_ns = sum(delta.values())
-    attributed = attribute_change(findings, before, slower_ns, lasting)
+    attributed = attribute_change(findings, before, slower_ns, causes, lasting)
     if slower_ns <= 0:
         return attributed, comparison
-    return attributed, replace(comparison, unclaimed_ns=find_unclaimed_change(delta, attributed, rules))
+    return attributed, replace(comparison, unclaimed_ns=find_unclaimed_change(delta, attributed, causes))
 
 
 def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
@@ -176,14 +180,15 @@ def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
     """
     analysis = analyse_memory_only(run)
     baseline_analysis = analyse_memory_only(baseline) if baseline is not None else None
-    findings, gaps = make_findings(memory_rules(), analysis, baseline_analysis)
+    causes = load_causes(_list_needs(analysis) - {Need.STEPS})
+    findings, gaps = find_causes(causes, analysis, baseline_analysis)
     comparison = None
     if baseline_analysis is not None:
         from zprof.analysis.compare.differences import compare, list_baseline_gaps
 
         gaps += list_baseline_gaps(baseline_analysis, analysis)
         comparison = compare(baseline_analysis, analysis)
-    verdict = judge_memory(analysis.run, analysis.memory, findings)
+    verdict = judge_memory(analysis.run, analysis.memory, findings, causes)
     return _assemble_report(analysis, verdict, comparison, findings, gaps)
 
 
@@ -207,6 +212,10 @@ def _assemble_report(
         hang=analysis.hang,
         endings=analysis.endings,
     )
+
+
+def _expect(analysis: RunAnalysis, bus_bytes_per_s: float | None) -> RunAnalysis:
+    return replace(analysis, expected_bus_bytes_per_s=bus_bytes_per_s) if bus_bytes_per_s else analysis
 
 
 def _analyse_run(run: Run | RunAnalysis, policy: WindowPolicy) -> RunAnalysis:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from zprof.model.findings import Cause, Confidence, Finding
+from zprof.causes.cause import Cause
+from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent, printable, shorten
 from zprof.model.memory import Basis, RankMemory
 from zprof.model.memory_changes import GroupChange
@@ -21,6 +22,7 @@ _MAX_FIX, _MAX_PLACE = 90, 60
 def describe_history(
     rank: RankMemory,
     findings: Sequence[Finding],
+    causes: Mapping[str, Cause],
     comparison: Comparison | None,
     failures: Sequence[OutOfMemory] = (),
 ) -> str:
@@ -34,7 +36,9 @@ def describe_history(
     peak = f"peak {_format_bound(rank)}{format_bytes(rank.peak_bytes)} on rank {rank.rank}"
     failed = [entry for entry in failures if entry.rank == rank.rank]
     lead = f"{_describe_failure(failed[-1])}; " if failed else ""
-    return f"{lead}{peak}{moment}{step}{growth}: {_describe_holders(rank)}; {_describe_advice(findings)}"
+    return (
+        f"{lead}{peak}{moment}{step}{growth}: {_describe_holders(rank)}; {_describe_advice(findings, causes)}"
+    )
 
 
 def _describe_failure(failure: OutOfMemory) -> str:
@@ -107,7 +111,7 @@ def _name_group(group: GroupChange) -> str:
     return f"{group.tenant.replace('_', ' ')}{place}"
 
 
-def _describe_advice(findings: Sequence[Finding]) -> str:
+def _describe_advice(findings: Sequence[Finding], causes: Mapping[str, Cause]) -> str:
     """Return the fix of the first finding in a few words, and what it frees."""
     likely = [entry for entry in findings if entry.confidence is not Confidence.LOW]
     # that memory ran out is what happened; what frees most is what to do about it
@@ -119,25 +123,14 @@ def _describe_advice(findings: Sequence[Finding]) -> str:
     if finding.saving_bytes is not None and finding.saving_bytes[1] > 0:
         frees = ", frees " + " to ".join(dict.fromkeys(map(format_bytes, finding.saving_bytes)))
     doubt = ", low confidence" if finding.confidence is Confidence.LOW else ""
-    return f"to change: {_shorten_fix(finding)} ({finding.id}{frees}{doubt})"
+    return f"to change: {_shorten_fix(finding, causes[finding.cause])} ({finding.id}{frees}{doubt})"
 
 
-#: What to do about a cause, where the first line of its fix is code.
-_ACTIONS: Mapping[Cause, str] = {
-    Cause.ACTIVATIONS_DOMINATE: "checkpoint the blocks, or a smaller micro-batch",
-    Cause.ATTENTION_SCORES: "a fused attention kernel, scaled_dot_product_attention",
-    Cause.LOGITS_DOMINATE: "compute the loss in chunks, or with a fused linear cross entropy",
-    Cause.STATES_DOMINATE: "shard the model's states over the ranks, or states in a smaller type",
-    Cause.WEIGHT_COPIES: "weights in 16 bit instead of autocast's copies",
-    Cause.FRAGMENTATION: "expandable segments, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-}
-
-
-def _shorten_fix(finding: Finding) -> str:
+def _shorten_fix(finding: Finding, cause: Cause) -> str:
     """Return what to do in a few words, else the first line of the fix that is not a title."""
-    if finding.cause in _ACTIONS:
-        return _ACTIONS[finding.cause]
+    if cause.action:
+        return cause.action
     lines = [
         line.strip() for line in finding.fix.split("\n") if line.strip() and not line.rstrip().endswith(":")
     ]
-    return shorten(lines[0], _MAX_FIX) if lines else finding.cause.value.replace("_", " ")
+    return shorten(lines[0], _MAX_FIX) if lines else finding.cause.replace("_", " ")

@@ -9,32 +9,21 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from zprof.model.findings import Cause, Confidence, Finding, SavingNote
-from zprof.rules.rule import Rule
+from zprof.causes.cause import Cause
+from zprof.model.findings import Confidence, Finding, SavingNote
 
 #: Share of the difference from which on a cause is one of its causes.
 MIN_CHANGE_RATIO = 0.1
 #: Growth that an amount has from recording to recording.
 _MAX_GROWTH_RATIO = 1.1
-#: Evidence of how much of a cause there is, whatever it costs.
-_AMOUNTS: Mapping[Cause, tuple[str, ...]] = {
-    Cause.STRAGGLER_RANK: ("own_time_excess",),
-    Cause.BLOCKING_SYNC: ("blocking_waits_per_step", "blocking_calls_per_step"),
-    Cause.FP32_GATHER: ("float32_gathered_bytes_per_step",),
-    Cause.FP32_REDUCE: ("float32_reduced_bytes_per_step",),
-    Cause.ACCUMULATION_SYNCS: ("early_reductions_per_step",),
-    Cause.ACCUMULATION_REGATHERS: ("regathers_per_step",),
-    Cause.CHECKPOINT_REGATHERS: ("third_gathers_per_step",),
-    Cause.LAST_UNIT_REGATHERED: ("needless_gathers_per_step",),
-    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: ("second_gathers_per_step",),
-}
 
 
 def attribute_change(
     findings: Sequence[Finding],
     before: Sequence[Finding],
     slower_ns: float,
-    lasting: Collection[Cause] = (),
+    causes: Mapping[str, Cause],
+    lasting: Collection[str] = (),
 ) -> tuple[Finding, ...]:
     """Return the findings with what each adds to the step, the causes of the difference first.
 
@@ -42,15 +31,16 @@ def attribute_change(
         findings: Those of the run, ordered.
         before: Those of the baseline.
         slower_ns: How much longer the step takes than the baseline's; the order is kept if it does not.
+        causes: Their records, by name.
         lasting: Causes that the baseline has as much of, exposed or hidden. Those that both runs state the
             same amount of are found here. What makes them cost more is the cause of the difference.
     """
-    lasting = {*lasting, *_find_lasting(findings, before)}
+    lasting = {*lasting, *_find_lasting(findings, before, causes)}
     earlier = {finding.cause: finding.saving_ns for finding in before}
     changed = [_add_change(finding, earlier.get(finding.cause, (0, 0))) for finding in findings]
     if slower_ns <= 0:
         return tuple(changed)
-    claimed_ns = _claim_difference(changed, slower_ns, lasting)
+    claimed_ns = _claim_difference(changed, slower_ns, causes, lasting)
     return tuple(
         sorted(
             changed,
@@ -59,36 +49,37 @@ def attribute_change(
     )
 
 
-def _find_lasting(findings: Sequence[Finding], before: Sequence[Finding]) -> Iterator[Cause]:
+def _find_lasting(
+    findings: Sequence[Finding], before: Sequence[Finding], causes: Mapping[str, Cause]
+) -> Iterator[str]:
     """Yield the causes of which there is hardly more than before, by counts, bytes or own time."""
-    amounts = {finding.cause: _read_amount(finding) for finding in before}
+    amounts = {finding.cause: _read_amount(finding, causes[finding.cause]) for finding in before}
     for finding in findings:
-        now, then = _read_amount(finding), amounts.get(finding.cause)
+        now, then = _read_amount(finding, causes[finding.cause]), amounts.get(finding.cause)
         if now is not None and then is not None and now <= _MAX_GROWTH_RATIO * then:
             yield finding.cause
 
 
-def _read_amount(finding: Finding) -> float | None:
-    keys = _AMOUNTS.get(finding.cause, ())
-    return next((entry.value for entry in finding.evidence if entry.key in keys), None)
+def _read_amount(finding: Finding, cause: Cause) -> float | None:
+    return next((entry.value for entry in finding.evidence if entry.key in cause.amounts), None)
 
 
 def _claim_difference(
-    findings: Sequence[Finding], slower_ns: float, lasting: Collection[Cause]
-) -> dict[Cause, float]:
+    findings: Sequence[Finding], slower_ns: float, causes: Mapping[str, Cause], lasting: Collection[str]
+) -> dict[str, float]:
     """Return what each cause of the difference claims of it; no part is claimed twice.
 
     What surely costs more than before claims first, then what may cost as much as before, then what only
     exposes a stall: a wait that was there before adds what the stall adds.
     """
 
+    old_stalls = [name for name in lasting if causes[name].is_stall]
+
     def sort_key(finding: Finding) -> tuple[bool, bool, float]:
         low = 0 if finding.change_ns is None else finding.change_ns[0]
         # what surely costs more than the whole difference was there before, though it was not found
         may_be_unchanged = not 0 < low <= _MAX_GROWTH_RATIO * slower_ns or finding.cause in lasting
-        exposes_stall = (
-            Cause.DATA_LOADER not in lasting and SavingNote.EXPOSES_A_STALL in finding.saving_notes
-        )
+        exposes_stall = not old_stalls and SavingNote.EXPOSES_A_STALL in finding.saving_notes
         return exposes_stall, may_be_unchanged, -_estimate_change_ns(finding)
 
     claimed_ns, left = {}, slower_ns
@@ -107,17 +98,15 @@ def is_cause_of_change(finding: Finding, slower_ns: float) -> bool:
 
 
 def find_unclaimed_change(
-    delta_ns: Mapping[str, float], findings: Sequence[Finding], rules: Sequence[Rule]
+    delta_ns: Mapping[str, float], findings: Sequence[Finding], causes: Mapping[str, Cause]
 ) -> dict[str, int]:
     """Return what is left of each term that grew, after findings above low confidence have taken theirs."""
     remaining = {term: max(0.0, change) for term, change in delta_ns.items()}
-    rule_by_cause = {rule.cause: rule for rule in rules}
     for finding in findings:
-        rule = rule_by_cause.get(finding.cause)
-        left = _estimate_change_ns(finding)
-        if rule is None or finding.confidence is Confidence.LOW:
+        cause, left = causes[finding.cause], _estimate_change_ns(finding)
+        if finding.confidence is Confidence.LOW:
             continue
-        for term in (*rule.claims, *rule.other_rank_terms):
+        for term in (*cause.terms, *cause.other_rank_terms):
             taken = min(left, remaining.get(term, 0.0))
             left -= taken
             if taken:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from zprof.diagnosis.claims import ExposedGroup, Unexplained
 from zprof.model.findings import Finding
 from zprof.model.formatting import format_ns, format_rate, printable, shorten
 from zprof.model.machines import find_machine
 from zprof.model.report import RunFacts
 from zprof.model.time import LEDGER_NAMES, Time
-from zprof.rules.claims import ExposedGroup, Unexplained
 
 #: Minimum share of the step for a loss to be mentioned.
 MIN_STEP_RATIO = 0.1

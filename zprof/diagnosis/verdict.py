@@ -14,10 +14,20 @@ costs at least a tenth of the change more than in the baseline, and if the ledge
 taken from account for as much. What the baseline lost as well explains nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from zprof.causes.cause import Cause, Sign
+from zprof.diagnosis.change import MIN_CHANGE_RATIO, is_cause_of_change
+from zprof.diagnosis.claims import Unexplained
+from zprof.diagnosis.ending_verdict import describe_ending, has_failed, has_run_out_of_memory
+from zprof.diagnosis.loss_sentences import (
+    MIN_STEP_RATIO,
+    describe_unexplained,
+    describe_usual_bandwidth,
+    list_groups,
+)
 from zprof.model.endings import RankEnd
-from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import Hang, HangStatus
@@ -27,21 +37,6 @@ from zprof.model.quantities import BOUND_WORDS, Bound
 from zprof.model.report import WORK_SETTINGS, Comparison, RunFacts, Verdict, VerdictStatus, Volume
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_NAMES, Time, bound_exposed_time, mean_over_ranks
-from zprof.rules.change_claims import MIN_CHANGE_RATIO, is_cause_of_change
-from zprof.rules.claims import Unexplained
-from zprof.rules.ending_verdict import describe_ending, has_failed, has_run_out_of_memory
-from zprof.rules.loss_sentences import (
-    MIN_STEP_RATIO,
-    describe_unexplained,
-    describe_usual_bandwidth,
-    list_groups,
-)
-from zprof.rules.rule import Rule, list_untested
-
-#: Causes that must have been tested for a run without a baseline to be ok.
-_NEEDED_CAUSES = (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK, Cause.MEASUREMENT_ARTIFACT)
-#: Causes of an idle device. If one is untested, idle time is reported as unknown.
-_IDLE_CAUSES = (Cause.CPU_BOUND_LAUNCH, Cause.BLOCKING_SYNC, Cause.DATA_LOADER, Cause.ALLOCATOR_RETRIES)
 
 _EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns")
 _LOST_TERMS = {term: LEDGER_NAMES[term] for term in (*_EXPOSED, "idle_ns")}
@@ -71,7 +66,7 @@ def judge(
     findings: Sequence[Finding],
     gaps: Sequence[Gap],
     memory: Memory | None = None,
-    rules: Sequence[Rule] = (),
+    causes: Mapping[str, Cause],
     unexplained: Unexplained | None = None,
     volume: Volume | None = None,
     hang: Hang | None = None,
@@ -94,7 +89,7 @@ def judge(
         findings=findings,
         gaps=gaps,
         memory=memory,
-        rules=rules,
+        causes=causes,
         unexplained=unexplained,
         volume=volume,
     )
@@ -117,7 +112,7 @@ def _judge(
     findings: Sequence[Finding],
     gaps: Sequence[Gap],
     memory: Memory | None = None,
-    rules: Sequence[Rule] = (),
+    causes: Mapping[str, Cause],
     unexplained: Unexplained | None = None,
     volume: Volume | None = None,
 ) -> _Judgement:
@@ -126,7 +121,7 @@ def _judge(
     ``unexplained``: the loss that no finding explains.
     """
     if not time.per_rank and memory is not None and memory.per_rank:
-        status, sentence = _judge_peak_of_run(run, memory, findings, comparison)
+        status, sentence = _judge_peak_of_run(run, memory, findings, causes, comparison)
         is_snapshot = any(memory.is_history(rank.rank) for rank in memory.per_rank)
         return (status, sentence if is_snapshot else f"{sentence}; no step was timed")
     if not time.per_rank:
@@ -145,7 +140,7 @@ def _judge(
             comparison,
             sure,
             gaps,
-            rules,
+            causes,
             loaded_ranks=_describe_loaded_ranks(run),
             time_unit=time.basis,
         )
@@ -169,7 +164,7 @@ def _judge(
             f"{_format_mean_step(time)}{_describe_loaded_ranks(run)}: {cause}{details}",
         )
     return _judge_guess(run, time, findings) or _judge_without_findings(
-        run, time, gaps, rules, remainder, volume, sure
+        run, time, gaps, causes, remainder, volume, sure
     )
 
 
@@ -177,7 +172,7 @@ def judge_against_baseline(
     comparison: Comparison,
     sure: Sequence[Finding],
     gaps: Sequence[Gap],
-    rules: Sequence[Rule] = (),
+    causes: Mapping[str, Cause],
     *,
     loaded_ranks: str = "",
     time_unit: str = "per step",
@@ -208,26 +203,25 @@ def judge_against_baseline(
         reason = f"the jobs differ ({jobs}) and their work per step is unknown"
         return VerdictStatus.INCONCLUSIVE, f"{head}: {reason}"
     if judgement is Judgement.WORSE:
-        return VerdictStatus.SLOWER, f"{head}{_explain_change(comparison, sure, rules)}"
+        return VerdictStatus.SLOWER, f"{head}{_explain_change(comparison, sure, causes)}"
     if judgement is Judgement.SAME:
         return VerdictStatus.OK, head
     suspect = f"; possible cause: {sure[0].sentence}" if sure else ""
     return VerdictStatus.INCONCLUSIVE, f"{head}: step times vary too much for a verdict{suspect}"
 
 
-def _explain_change(comparison: Comparison, sure: Sequence[Finding], rules: Sequence[Rule]) -> str:
+def _explain_change(comparison: Comparison, sure: Sequence[Finding], causes: Mapping[str, Cause]) -> str:
     """Name the first finding whose terms account for part of the change, or whose claims are unknown."""
     from zprof.analysis.compare.differences import compute_ledger_delta
 
     delta = compute_ledger_delta(comparison)
     total = sum(delta.values())
     for finding in sure:
-        terms = next((rule.claims for rule in rules if rule.cause is finding.cause), None)
-        if terms is not None:
-            if finding.change_ns is not None and not is_cause_of_change(finding, total):
-                continue
-            if sum(max(0, delta.get(term, 0)) for term in terms) < MIN_CHANGE_RATIO * total:
-                continue
+        if finding.change_ns is not None and not is_cause_of_change(finding, total):
+            continue
+        terms = causes[finding.cause].terms
+        if sum(max(0, delta.get(term, 0)) for term in terms) < MIN_CHANGE_RATIO * total:
+            continue
         return f", because {finding.sentence}"
     term, change = max(delta.items(), key=lambda item: item[1])
     largest = (
@@ -238,11 +232,13 @@ def _explain_change(comparison: Comparison, sure: Sequence[Finding], rules: Sequ
     return f"; {'no finding explains it' if sure else 'no cause found'}; {largest}"
 
 
-def judge_memory(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> Verdict:
+def judge_memory(
+    run: RunFacts, memory: Memory, findings: Sequence[Finding], causes: Mapping[str, Cause]
+) -> Verdict:
     """Return the verdict on the memory of a run; never ok if ranks are missing."""
     if not memory.per_rank:
         return _make_verdict(VerdictStatus.INCONCLUSIVE, f"no memory of {run.name} was recorded")
-    return _make_verdict(*_judge_peak_of_run(run, memory, findings))
+    return _make_verdict(*_judge_peak_of_run(run, memory, findings, causes))
 
 
 def _refuse_comparison(head: str, gap: Gap, sure: Sequence[Finding]) -> _Judgement:
@@ -252,9 +248,13 @@ def _refuse_comparison(head: str, gap: Gap, sure: Sequence[Finding]) -> _Judgeme
 
 
 def _judge_peak_of_run(
-    run: RunFacts, memory: Memory, findings: Sequence[Finding], comparison: Comparison | None = None
+    run: RunFacts,
+    memory: Memory,
+    findings: Sequence[Finding],
+    causes: Mapping[str, Cause],
+    comparison: Comparison | None = None,
 ) -> _Judgement:
-    status, sentence = judge_peak(memory, findings, comparison)
+    status, sentence = judge_peak(memory, findings, causes, comparison)
     if status is VerdictStatus.OK and len(run.ranks_loaded) < run.world_size:
         status = VerdictStatus.INCONCLUSIVE
     return status, f"{sentence}{_describe_loaded_ranks(run)}"
@@ -288,17 +288,17 @@ def _judge_without_findings(
     run: RunFacts,
     time: Time,
     gaps: Sequence[Gap],
-    rules: Sequence[Rule],
+    causes: Mapping[str, Cause],
     unexplained: Unexplained,
     volume: Volume | None,
     minor: Sequence[Finding] = (),
 ) -> _Judgement:
     """Return the verdict for a run whose findings above low confidence are minor, if there are any."""
     head = f"{_format_mean_step(time)}{_describe_loaded_ranks(run)}"
-    missing = list_untested(_NEEDED_CAUSES, gaps)
+    missing = list_untested([cause for cause in causes.values() if cause.is_decisive], gaps)
     is_complete = len(run.ranks_loaded) >= run.world_size
     lost_ratio = _max_lost_ratio(time)
-    if missing and is_complete and lost_ratio < MIN_STEP_RATIO and Cause.MEASUREMENT_ARTIFACT not in missing:
+    if missing and is_complete and lost_ratio < MIN_STEP_RATIO and not any(cause.adds for cause in missing):
         bound = (
             f"at most {format_percent(lost_ratio)} of it can be lost to communication, copies and idle time"
         )
@@ -309,11 +309,11 @@ def _judge_without_findings(
         ) or _describe_largest_loss(time).removesuffix("; ")
         description = f"{largest_loss}; " if largest_loss else ""
         return (VerdictStatus.INCONCLUSIVE, f"{head}: {description}not tested: {_join_causes(missing)}")
-    idle = _idle_share(time, gaps)
+    idle = _idle_share(time, gaps, causes)
     if idle is not None:
         return (
             VerdictStatus.INCONCLUSIVE,
-            f"{head}: nothing runs for {idle} of the time, {_explain_idle(gaps, rules)}",
+            f"{head}: nothing runs for {idle} of the time, {_explain_idle(gaps, causes)}",
         )
     wall_ns = sum(rank.wall_ns for rank in time.per_rank)
     uncovered = sum(rank.unexplained_ns for rank in time.per_rank) / max(1, wall_ns)
@@ -335,16 +335,23 @@ def _judge_without_findings(
     return (status, f"{head}: no cause of lost time found{details}")
 
 
-def _explain_idle(gaps: Sequence[Gap], rules: Sequence[Rule]) -> str:
+def _explain_idle(gaps: Sequence[Gap], causes: Mapping[str, Cause]) -> str:
     """Describe which causes of idle time were not tested, or that none of them was found."""
-    missing = list_untested(_IDLE_CAUSES, gaps, rules)
+    idling = [cause for cause in causes.values() if cause.idles_device]
+    missing = list_untested(idling, gaps)
     if missing:
         return f"and the host's activity meanwhile is unknown: not tested: {_join_causes(missing)}"
-    return f"and none of the known causes was found ({_join_causes(_IDLE_CAUSES)})"
+    return f"and none of the known causes was found ({_join_causes(idling)})"
+
+
+def list_untested(causes: Iterable[Cause], gaps: Sequence[Gap]) -> list[Cause]:
+    """List the causes that a gap reports as untested."""
+    untested = {name for gap in gaps for name in gap.causes}
+    return [cause for cause in causes if cause.name in untested]
 
 
 def _join_causes(causes: Sequence[Cause]) -> str:
-    return ", ".join(cause.value for cause in causes)
+    return ", ".join(cause.name for cause in causes)
 
 
 def _make_verdict(status: VerdictStatus, sentence: str) -> Verdict:
@@ -355,14 +362,14 @@ def _format_mean_step(time: Time) -> str:
     return f"{format_ns(mean_over_ranks(time.per_rank, 'wall_ns'))} {time.basis}"
 
 
-def _idle_share(time: Time, gaps: Sequence[Gap]) -> str | None:
+def _idle_share(time: Time, gaps: Sequence[Gap], causes: Mapping[str, Cause]) -> str | None:
     """Return the idle share of the time if it is too large for a verdict of "ok", else None.
 
     That is more than half, or a tenth if the pace of the hosts is unknown.
     """
     idle = sum(rank.idle_ns + rank.unexplained_ns for rank in time.per_rank)
     wall = sum(rank.wall_ns for rank in time.per_rank)
-    is_pace_unknown = bool(list_untested((Cause.CPU_BOUND_LAUNCH,), gaps))
+    is_pace_unknown = any(cause.sign is Sign.LATE_LAUNCHES for cause in list_untested(causes.values(), gaps))
     max_ratio = MIN_STEP_RATIO if is_pace_unknown else _MAX_IDLE_RATIO
     return format_percent(idle / wall) if idle > max_ratio * wall else None
 
@@ -447,21 +454,24 @@ _MAX_UNTAGGED_RATIO = 0.10
 
 
 def judge_peak(
-    memory: Memory, findings: Sequence[Finding], comparison: Comparison | None = None
+    memory: Memory,
+    findings: Sequence[Finding],
+    causes: Mapping[str, Cause],
+    comparison: Comparison | None = None,
 ) -> _Judgement:
     """Return status and sentence for the highest peak of any rank; at least one rank must have memory.
 
     The sentence on a snapshot says what holds the memory and what to change, whatever the status.
     """
     rank = max(memory.per_rank, key=lambda entry: (entry.peak_bytes, -entry.rank))
-    risk = next((entry for entry in findings if _is_risk(entry, rank)), None)
+    risk = next((entry for entry in findings if _is_risk(entry, rank, causes)), None)
     untagged_ratio = rank.untagged_bytes / max(1, rank.peak_bytes)
     if memory.is_history(rank.rank):
         unknown = VerdictStatus.INCONCLUSIVE if untagged_ratio >= _MAX_UNTAGGED_RATIO else VerdictStatus.OK
         ordered = [risk, *findings] if risk else findings
-        from zprof.rules.history_verdict import describe_history
+        from zprof.diagnosis.history_verdict import describe_history
 
-        sentence = describe_history(rank, ordered, comparison, memory.out_of_memory)
+        sentence = describe_history(rank, ordered, causes, comparison, memory.out_of_memory)
         return VerdictStatus.RISK if risk else unknown, sentence
     bound = BOUND_WORDS[rank.bounds.get("peak_bytes", Bound.EXACT)]
     largest_tenant = max(DISPLAY_ORDER, key=lambda tenant: rank.tenants.get(tenant, 0))
@@ -489,10 +499,10 @@ def _describe_no_risk(rank: RankMemory, findings: Sequence[Finding]) -> str:
     return "fixing any of the tested causes would free less than a tenth of it"
 
 
-def _is_risk(finding: Finding, rank: RankMemory) -> bool:
+def _is_risk(finding: Finding, rank: RankMemory, causes: Mapping[str, Cause]) -> bool:
     if finding.confidence is Confidence.LOW:
         return False
-    if finding.cause in (Cause.ALLOCATOR_RETRIES, Cause.OUT_OF_MEMORY):
+    if causes[finding.cause].is_failure:
         return True
     return _frees_significant_memory(finding, rank)
 

@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from zprof.model.findings import Cause, Confidence, Finding, SavingNote, Severity
+from zprof.causes.cause import Cause
+from zprof.model.findings import Confidence, Finding, SavingNote, Severity
 from zprof.model.time import CollectiveTime, RankTime, StepTime
-from zprof.rules.evidence import START_COST_PER_STEP
-from zprof.rules.rule import Rule, change_saving
 
-#: Terms that count as lost. Compute counts only to the extent that a rule claims it.
+#: Terms that count as lost. Compute counts only to the extent that a cause claims it.
 _LOST = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "idle_ns", "unexplained_ns")
 #: Steps behind the first one that show what recurs.
 _MIN_LATER_STEPS = 2
@@ -27,10 +27,25 @@ _CONFIDENCE_RANK = {Confidence.LOW: 0, Confidence.MEDIUM: 1, Confidence.HIGH: 2}
 def distorts_times(finding: Finding) -> bool:
     """Return True if the finding means, with high confidence, that recording changed the times."""
     is_high_confidence = finding.confidence is Confidence.HIGH and finding.severity is not Severity.LOW
-    return finding.cause is Cause.MEASUREMENT_ARTIFACT and is_high_confidence
+    return finding.is_about_recording and is_high_confidence
 
 
-def order_findings(findings: Iterable[Finding]) -> list[Finding]:
+def change_saving(
+    finding: Finding,
+    saving_ns: tuple[float, float],
+    note: SavingNote,
+    *,
+    confidence: Confidence | None = None,
+) -> Finding:
+    """Return the finding with another range and the reason for it; an equal range needs none."""
+    changed = (int(saving_ns[0]), int(saving_ns[1]))
+    notes = finding.saving_notes if changed == finding.saving_ns else (*finding.saving_notes, note)
+    return replace(
+        finding, saving_ns=changed, saving_notes=notes, confidence=confidence or finding.confidence
+    )
+
+
+def order_findings(findings: Iterable[Finding], causes: Mapping[str, Cause]) -> list[Finding]:
     """Sort findings: those that spoil or distort times first, then by time, then by bytes freed, notes last.
 
     Time is the saving of a fix, or the time that the recording itself adds. Findings of low confidence follow
@@ -42,7 +57,7 @@ def order_findings(findings: Iterable[Finding]) -> list[Finding]:
         is_low_confidence, bytes_freed = finding.confidence is Confidence.LOW, finding.saving_bytes
         # Twice the recording's start-up cost per step, comparable to the sum of a range; else 0.
         time_ns = (
-            2 * sum(entry.value for entry in finding.evidence if entry.key == START_COST_PER_STEP)
+            2 * sum(entry.value for entry in finding.evidence if entry.key == causes[finding.cause].adds)
         ) or sum(finding.saving_ns)
         saves_time = time_ns > 0
         return (
@@ -52,7 +67,7 @@ def order_findings(findings: Iterable[Finding]) -> list[Finding]:
             not saves_time,
             saves_time and is_low_confidence,
             -time_ns,
-            finding.cause is not Cause.OUT_OF_MEMORY,
+            not causes[finding.cause].is_failure,
             bytes_freed is None,
             bytes_freed is not None and is_low_confidence,
             -bytes_freed[1] if bytes_freed else 0,
@@ -64,10 +79,10 @@ def order_findings(findings: Iterable[Finding]) -> list[Finding]:
 
 def split_savings(
     findings: Sequence[Finding],
-    rules: Sequence[Rule],
+    causes: Mapping[str, Cause],
     ranks: Sequence[RankTime],
     steps: Sequence[StepTime] = (),
-    played: Collection[Cause] = (),
+    played: Collection[str] = (),
 ) -> tuple[Finding, ...]:
     """Return ``findings`` with no nanosecond of a ledger term claimed twice.
 
@@ -75,51 +90,47 @@ def split_savings(
     symptom. ``played``: causes whose savings are those of the step played with that fix alone; their ranges
     stay, but like all they save no more than the time that they are taken from.
     """
-    claims = {rule.cause: rule.claims for rule in rules}
-    findings = [_limit_saving(finding, rules, ranks, steps) for finding in findings]
-    # The causes whose signal another finding above low confidence produces.
-    sure = {finding.cause for finding in findings if finding.confidence is not Confidence.LOW}
-    causes = frozenset(cause for rule in rules if rule.cause in sure for cause in rule.explains)
-    remaining = _find_largest_terms({term for rule in rules for term in rule.claims}, ranks, steps)
+    findings = [_limit_saving(finding, causes[finding.cause], ranks, steps) for finding in findings]
+    # Causes whose signs another finding above low confidence produces.
+    sure = [causes[finding.cause] for finding in findings if finding.confidence is not Confidence.LOW]
+    explained = {name for name, cause in causes.items() if any(other.explains(cause) for other in sure)}
+    remaining = _find_largest_terms({term for cause in causes.values() for term in cause.terms}, ranks, steps)
     kept = []
     # Sort explained findings last, then by decreasing confidence; the sort is stable.
     for finding in sorted(
-        order_findings(findings), key=lambda f: (f.cause in causes, -_CONFIDENCE_RANK[f.confidence])
+        order_findings(findings, causes),
+        key=lambda f: (f.cause in explained, -_CONFIDENCE_RANK[f.confidence]),
     ):
-        high = _take_from_terms(remaining, claims.get(finding.cause, ()), finding.saving_ns[1])
+        high = _take_from_terms(remaining, causes[finding.cause].terms, finding.saving_ns[1])
         is_used_up = finding.saving_ns[1] > 0 and high == 0
         if finding.cause in played:
             kept.append(finding)
-        elif not (is_used_up and finding.cause in causes):
+        elif not (is_used_up and finding.cause in explained):
             saving = (min(finding.saving_ns[0], high), high)
             kept.append(change_saving(finding, saving, SavingNote.CLAIMED_BY_OTHERS))
-    return tuple(_move_after_explaining(order_findings(kept), rules))
+    return tuple(_move_after_explaining(order_findings(kept, causes), causes))
 
 
 def _limit_saving(
-    finding: Finding, rules: Sequence[Rule], ranks: Sequence[RankTime], steps: Sequence[StepTime]
+    finding: Finding, cause: Cause, ranks: Sequence[RankTime], steps: Sequence[StepTime]
 ) -> Finding:
     """Limit the saving to the step, to the ledger terms that it claims, and to the part that is stated."""
-    rule = next((rule for rule in rules if rule.cause is finding.cause), None)
-    if rule is None:
-        return finding
-    limits = [entry.value for entry in finding.evidence if entry.key == rule.taken_from]
-    limits += [sum(_find_largest_terms(rule.claims, ranks, steps).values())]
+    limits = [entry.value for entry in finding.evidence if entry.key == cause.taken_from]
+    limits += [sum(_find_largest_terms(cause.terms, ranks, steps).values())]
     limits += [max((rank.wall_ns for rank in ranks), default=0)]
     low, high = finding.saving_ns
     limit = int(min(limits))
     return change_saving(finding, (min(low, limit), min(high, limit)), SavingNote.LIMITED_TO_LOSS)
 
 
-def _move_after_explaining(findings: Sequence[Finding], rules: Sequence[Rule]) -> list[Finding]:
+def _move_after_explaining(findings: Sequence[Finding], causes: Mapping[str, Cause]) -> list[Finding]:
     """Move each finding after those that explain it with higher confidence: they should be fixed first."""
-    explains = {rule.cause: rule.explains for rule in rules}
     ordered = list(findings)
     for finding in findings:
         explaining = [
             index
             for index, other in enumerate(ordered)
-            if finding.cause in explains.get(other.cause, ())
+            if causes[other.cause].explains(causes[finding.cause])
             and _CONFIDENCE_RANK[other.confidence] > _CONFIDENCE_RANK[finding.confidence]
         ]
         own_index = ordered.index(finding)
@@ -197,24 +208,23 @@ class Unexplained(Struct, frozen=True, kw_only=True):
 
 def find_unexplained_loss(
     findings: Sequence[Finding],
-    rules: Sequence[Rule],
+    causes: Mapping[str, Cause],
     ranks: Sequence[RankTime],
     collectives: Sequence[CollectiveTime] = (),
     steps: Sequence[StepTime] = (),
 ) -> Unexplained:
     """Subtract the findings' savings from each rank's mean step; return the rank with the largest remainder.
 
-    A saving counts once: it is taken from the terms that its rule claims, and the remainder from the terms
+    A saving counts once: it is taken from the terms that its cause claims, and the remainder from the terms
     of other ranks that are the same loss. A rank of which a finding claims more than its saving loses that.
     """
-    rule_by_cause = {rule.cause: rule for rule in rules}
-    remaining = {rank.rank: _subtract_savings(rank, findings, rule_by_cause) for rank in ranks}
+    remaining = {rank.rank: _subtract_savings(rank, findings, causes) for rank in ranks}
     worst_rank = max(remaining, key=lambda rank: (sum(remaining[rank].values()), -rank), default=None)
     terms = {} if worst_rank is None else remaining[worst_rank]
     return Unexplained(
         rank=worst_rank,
         terms=terms,
-        groups=_find_exposed_groups(findings, rule_by_cause, collectives),
+        groups=_find_exposed_groups(findings, causes, collectives),
         start_up_ns=_find_start_up_ns(terms, [step for step in steps if step.rank == worst_rank]),
     )
 
@@ -235,13 +245,13 @@ def _mean_term(steps: Sequence[StepTime], term: str) -> float:
 
 
 def _subtract_savings(
-    rank: RankTime, findings: Sequence[Finding], rule_by_cause: Mapping[Cause, Rule]
+    rank: RankTime, findings: Sequence[Finding], causes: Mapping[str, Cause]
 ) -> dict[str, int]:
     remaining = {term: int(getattr(rank, term)) for term in _LOST}
     for finding in findings:
-        rule = rule_by_cause.get(finding.cause)
-        unassigned = _find_claim_ns(finding, rank.rank) if rule is not None else 0
-        for term in (*rule.claims, *rule.other_rank_terms) if rule is not None else ():
+        cause = causes[finding.cause]
+        unassigned = _find_claim_ns(finding, rank.rank)
+        for term in (*cause.terms, *cause.other_rank_terms):
             taken = min(unassigned, remaining.get(term, 0))
             unassigned -= taken
             if taken:
@@ -256,13 +266,13 @@ def _find_claim_ns(finding: Finding, rank: int) -> int:
 
 
 def _find_exposed_groups(
-    findings: Sequence[Finding], rule_by_cause: Mapping[Cause, Rule], collectives: Sequence[CollectiveTime]
+    findings: Sequence[Finding], causes: Mapping[str, Cause], collectives: Sequence[CollectiveTime]
 ) -> tuple[ExposedGroup, ...]:
     """Subtract all claimed communication from each group, because findings do not name their collectives."""
     claimed = sum(
         finding.saving_ns[1]
         for finding in findings
-        if (rule := rule_by_cause.get(finding.cause)) is not None and _COMMUNICATION.intersection(rule.claims)
+        if _COMMUNICATION.intersection(causes[finding.cause].terms)
     )
     entries: dict[tuple[str, str], list[CollectiveTime]] = defaultdict(list)
     for entry in collectives:

@@ -1,0 +1,341 @@
+"""Define the record of a cause: its texts, its thresholds' words, and the functions that find and undo it.
+
+A cause is one file of this folder, with one record::
+
+    CAUSE = Cause(id="ZP504", name="data_loader", meaning="...", terms=(...), sentence="...", ...)
+
+    @CAUSE.detect
+    def detect(analysis, baseline):     # the signs of the cause in the recording
+        return Signal(lost_ns=lost_ns, words={"lost": lost_ns}, facts=[make_fact("...", lost_ns)])
+
+    @CAUSE.edit
+    def shorten_loading(analysis, graph, finding):     # the measured step without it
+        return [...]
+
+What is the same for all causes is done once, in :mod:`zprof.diagnosis`: severity, saving, claims, order.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from string import Formatter
+from typing import Any
+
+from msgspec import Struct, field
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import mean_wall_ns
+from zprof.analysis.signal import Fact, Untested
+from zprof.causes.fix import Fix, choose_fix
+from zprof.model.findings import Confidence, Evidence, Finding, Severity, SourceLocation
+from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate
+from zprof.model.quantities import Unit
+from zprof.model.time import Time
+from zprof.model.whatif import Change
+from zprof.step.predict import PlayedStep
+from zprof.step.tasks import Graph
+
+#: A cause is present if the gain exceeds this share of the step.
+MIN_GAIN_RATIO = 0.015
+#: Labels of facts that several causes state.
+COMMON_EVIDENCE: Mapping[str, tuple[str, Unit]] = {
+    "replayed_saving": ("reduction {of_step} time in a replay without it", Unit.NS),
+    "share_of_step": ("{of_step}", Unit.RATIO),
+    "exposed_part": ("exposed transfer {per_step}", Unit.NS),
+    "peak_of_largest_rank": ("peak of the largest rank", Unit.BYTES),
+}
+
+
+class Need(StrEnum):
+    """What a run must have for a cause to be looked for; without it, the file of the cause is not loaded."""
+
+    #: Steps were timed.
+    STEPS = "steps"
+    #: Memory of a rank was recorded.
+    MEMORY = "memory"
+    #: Ranks compute on accelerators, with streams and an allocator of their own.
+    DEVICE = "device"
+    #: The job is stuck.
+    HANG = "hang"
+
+
+class Proof(StrEnum):
+    """What a cause is proven by, which decides what lowers its confidence."""
+
+    #: Times of events, on one rank or between ranks.
+    TIMES = "times"
+    #: Counts and bytes on each rank alone: lost events change nothing.
+    COUNTS = "counts"
+    #: Speeds of transfers or kernels, which on CPU ranks depend on who else runs there.
+    SPEEDS = "speeds"
+
+
+class Sign(StrEnum):
+    """What one cause shows by, and others produce as well."""
+
+    LATE_RANK = "a rank is late"
+    LATE_GATHERS = "gathers start late"
+    GATHERS_OF_BACKWARD = "the backward waits for gathers"
+    SLOW_MESSAGES = "messages are slow"
+    SHORT_MESSAGES = "messages are mostly latency"
+    COPIES = "copies around collectives take long"
+    HOST_WAITS = "the host waits for its device"
+    LATE_LAUNCHES = "the host launches late"
+
+
+class Signal(Struct, frozen=True, kw_only=True):
+    """What shows that a cause is present in a run.
+
+    Attributes:
+        confidence: How certain the cause is, whatever it costs.
+        words: Numbers and words of the sentence of the record, by the names in its braces.
+        facts: The numbers behind the claim, in the order in which they are read.
+        lost_ns: What the cause costs per step at most: the saving is from 0 to this.
+        saving_ns: Range of the saving per step, in place of ``lost_ns``.
+        saving_bytes: Range by which the memory of the largest rank shrinks; None if it is not about memory.
+        severity: None to rate the saving as a share of the step.
+        sentence, disprove: Texts in place of those of the record.
+        fix: What to do, in place of the fix of the record; ``numbers`` fill its ``$names``.
+        locate: Finds the line of the user's program; called only if the signal becomes a finding.
+    """
+
+    confidence: Confidence = Confidence.HIGH
+    words: Mapping[str, object] = field(default_factory=dict)
+    facts: Sequence[Fact] = ()
+    lost_ns: float = 0.0
+    saving_ns: tuple[float, float] | None = None
+    saving_bytes: tuple[float, float] | None = None
+    severity: Severity | None = None
+    sentence: str = ""
+    disprove: str = ""
+    fix: Fix | str | None = None
+    numbers: Mapping[str, object] = field(default_factory=dict)
+    locate: Callable[[], SourceLocation | None] = lambda: None
+
+
+class Observation(Signal, frozen=True, kw_only=True):
+    """What the measured step shows of a cause, and the steps without it: it is present if they are shorter.
+
+    Attributes:
+        changed: The steps without the cause, one for each way in which a fix may turn out. Empty if this
+            step cannot be played without it; then the signs of the recording stand.
+        min_ratio: Minimum gain as a share of the step; less is enough if the cause itself was seen.
+        max_saving_ns: The largest possible saving per step.
+        lowered_ratio: Share of the least gain that the fix may lose again.
+        note_below_ratio: With a lower gain than this share of the step, the finding is a note.
+        is_doubtful: Something else may be the cause of the same signs: the finding is a note.
+        max_confidence: The most that the recording supports.
+        gain_rank: The rank that the gain is about, if it is one.
+    """
+
+    changed: Sequence[Graph]
+    min_ratio: float = MIN_GAIN_RATIO
+    max_saving_ns: float = float("inf")
+    lowered_ratio: float = 0.0
+    note_below_ratio: float = 0.0
+    is_doubtful: bool = False
+    max_confidence: Confidence = Confidence.HIGH
+    gain_rank: int | None = None
+
+
+class Absent(Struct, frozen=True):
+    """The measured step shows that the cause is absent, whatever the signs of the recording are."""
+
+
+#: Find the signs of a cause in a run, against a baseline if there is one; None if there are none.
+Detect = Callable[[RunAnalysis, RunAnalysis | None], Signal | Untested | None]
+#: Look at the measured step; None if it says nothing about the cause.
+Observe = Callable[[PlayedStep], Observation | Absent | None]
+#: Return the step without the cause, once for each way in which a fix may turn out; empty if it finds nothing
+#: to change. The step itself says that the run has the fix already.
+Edit = Callable[[RunAnalysis, Graph, Finding], Sequence[Graph]]
+#: Return what the engine would schedule otherwise, for ranks whose units are known but not their kernels.
+Reschedule = Callable[[RunAnalysis, Finding], Sequence[Change]]
+
+
+class Cause(Struct, kw_only=True, eq=False):
+    """A cause of slow steps, of high memory use, or of a hang.
+
+    Attributes:
+        id: Stable id, never reused: ZP1xx measurement, ZP2xx memory, ZP3xx waiting, ZP4xx transfer and
+            volume, ZP5xx host and device, ZP6xx hangs.
+        name: Name in reports, and of the file.
+        meaning: What the cause says about a run; the first line of its page.
+        needs: What a run must have for it to be looked for.
+        terms: Ledger terms that its saving is taken from, in this order.
+        other_rank_terms: Terms of other ranks that are the same loss: while ranks wait, the late one idles.
+        taken_from: Key of the fact that states the part of the terms in which the saving lies.
+        sign: What it shows by, if other causes produce that too.
+        produces: Signs of other causes that it also produces. If it is found above low confidence, it claims
+            its time first, and the other gets the remainder.
+        proof: What it is proven by.
+        adds: Key of the fact that states what the recording itself adds to each step.
+        is_priced_by_step: The cause is proven by counts or bytes, and only the step without it shows what it
+            costs.
+        is_stall: A host that runs ahead would hide it; a wait at the end of each step exposes it.
+        idles_device: It leaves the device idle; while it is untested, idle time has no known cause.
+        is_decisive: A run is "ok" only if this was tested.
+        is_failure: Memory ran out, or almost: a risk, whatever a fix frees.
+        outranks_signs: What the measured step shows of it decides, not the signs of the recording.
+        amounts: Keys of the facts that say how much of it there is, whatever it costs.
+        sentence: The claim; ``{lost:ns}`` is a number of the signal in a unit, ``{per_step}`` a word of the
+            run (:class:`zprof.model.time.BasisWords`).
+        evidence: Label and unit of its facts, by key; see ``COMMON_EVIDENCE``.
+        fix: What to change, by framework and engine.
+        action: What to do, in a few words, if the fix is code.
+        disprove: An experiment that shows that it is not the cause.
+    """
+
+    id: str
+    name: str
+    meaning: str
+    needs: tuple[Need, ...] = (Need.STEPS,)
+    terms: tuple[str, ...] = ()
+    other_rank_terms: tuple[str, ...] = ()
+    taken_from: str | None = None
+    sign: Sign | None = None
+    produces: tuple[Sign, ...] = ()
+    proof: Proof = Proof.TIMES
+    adds: str | None = None
+    is_priced_by_step: bool = False
+    is_stall: bool = False
+    idles_device: bool = False
+    is_decisive: bool = False
+    is_failure: bool = False
+    outranks_signs: bool = False
+    amounts: tuple[str, ...] = ()
+    sentence: str = ""
+    evidence: Mapping[str, tuple[str, Unit]] = field(default_factory=dict)
+    fix: Fix | None = None
+    action: str = ""
+    disprove: str = ""
+    find_signs: Detect | None = None
+    look_at_step: Observe | None = None
+    remove: Edit | None = None
+    list_changes: Reschedule | None = None
+    is_refuted: Callable[[PlayedStep], bool] | None = None
+    is_note: Callable[[RunAnalysis], bool] | None = None
+    is_lasting: Callable[[RunAnalysis, RunAnalysis], bool] | None = None
+    state_rest: Callable[[RunAnalysis, Finding], Sequence[Fact]] | None = None
+
+    def detect(self, function: Detect) -> Detect:
+        """Declare the function that finds the signs of the cause in a recording."""
+        self.find_signs = function
+        return function
+
+    def observe(self, function: Observe) -> Observe:
+        """Declare the function that looks for the cause in the measured step."""
+        self.look_at_step = function
+        return function
+
+    def edit(self, function: Edit) -> Edit:
+        """Declare the function that removes the cause from the step."""
+        self.remove = function
+        return function
+
+    def reschedule(self, function: Reschedule) -> Reschedule:
+        """Declare the function that lists what the engine would schedule otherwise."""
+        self.list_changes = function
+        return function
+
+    def refute(self, function: Callable[[PlayedStep], bool]) -> Callable[[PlayedStep], bool]:
+        """Declare the function that tells if the measured step shows another reason for the signs."""
+        self.is_refuted = function
+        return function
+
+    def doubt(self, function: Callable[[RunAnalysis], bool]) -> Callable[[RunAnalysis], bool]:
+        """Declare the function that tells if low confidence is not about time: the fix may be impossible."""
+        self.is_note = function
+        return function
+
+    def compare(
+        self, function: Callable[[RunAnalysis, RunAnalysis], bool]
+    ) -> Callable[[RunAnalysis, RunAnalysis], bool]:
+        """Declare the function that tells if the baseline had as much of it, exposed or hidden."""
+        self.is_lasting = function
+        return function
+
+    def complete(
+        self, function: Callable[[RunAnalysis, Finding], Sequence[Fact]]
+    ) -> Callable[[RunAnalysis, Finding], Sequence[Fact]]:
+        """Declare the function that states the facts which only the final range tells."""
+        self.state_rest = function
+        return function
+
+    @property
+    def doc(self) -> str:
+        """Path of its page."""
+        return f"docs/findings/{self.id}.md"
+
+    def explains(self, other: "Cause") -> bool:
+        """Return True if the signs of the other cause may be effects of this one."""
+        return other.sign in self.produces if other.sign is not None else False
+
+
+def make_finding(analysis: RunAnalysis, cause: Cause, signal: Signal) -> Finding:
+    """Build the finding of a signal, with the texts of the record and savings in integer ns and bytes."""
+    low, high = signal.saving_ns if signal.saving_ns is not None else (0.0, signal.lost_ns)
+    fix = signal.fix if signal.fix is not None else cause.fix
+    freed = signal.saving_bytes
+    return Finding(
+        id=cause.id,
+        cause=cause.name,
+        severity=signal.severity or rate_severity(high, mean_wall_ns(analysis)),
+        sentence=signal.sentence or write_sentence(cause.sentence, signal.words, analysis.time),
+        evidence=tuple(write_evidence(cause, fact, analysis.time) for fact in signal.facts),
+        saving_ns=(int(min(low, high)), int(high)),
+        confidence=signal.confidence,
+        fix=choose_fix(analysis, fix, signal.numbers) if isinstance(fix, Fix) else fix or "",
+        disprove=signal.disprove or cause.disprove,
+        doc=cause.doc,
+        saving_bytes=(int(min(freed)), int(freed[1])) if freed else None,
+        location=signal.locate(),
+    )
+
+
+def rate_severity(saving: float, total: float) -> Severity:
+    """Return HIGH from 10 % of the total (step time or peak bytes), MEDIUM from 5 %, else LOW."""
+    if saving >= 0.10 * total:
+        return Severity.HIGH
+    return Severity.MEDIUM if saving >= 0.05 * total else Severity.LOW
+
+
+def write_evidence(cause: Cause, fact: Fact, time: Time) -> Evidence:
+    """Return a fact with its key, label and unit, in the words of the run."""
+    label, unit = cause.evidence.get(fact.key) or COMMON_EVIDENCE[fact.key]
+    return Evidence(
+        key=fact.key.format(**fact.words),
+        what=label.format(per_step=time.words.per_step, of_step=time.words.of_step, **fact.words),
+        value=fact.value,
+        unit=unit.value,
+        rank=fact.rank,
+    )
+
+
+_FORMATS: Mapping[str, Callable[[float], str]] = {
+    "ns": format_ns,
+    "bytes": lambda size: format_bytes(int(size)),
+    "percent": format_percent,
+    "rate": format_rate,
+}
+
+
+class _SentenceFormatter(Formatter):
+    """Format numbers in units: ``{lost:ns}``, ``{size:bytes}``, ``{share:percent}``, ``{speed:rate}``."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Return the value in the unit that the specification names, else as Python would."""
+        if format_spec in _FORMATS:
+            return _FORMATS[format_spec](value)
+        return str(super().format_field(value, format_spec))
+
+
+def write_sentence(template: str, words: Mapping[str, object], time: Time) -> str:
+    """Fill a sentence with the numbers of a signal, and with the words of the run."""
+    basis = time.words
+    known = {
+        "per_step": basis.per_step,
+        "of_step": basis.of_step,
+        "of_each_step": basis.of_each_step,
+        "step_is": basis.step_is,
+    }
+    return _SentenceFormatter().vformat(template, (), {**known, **words})

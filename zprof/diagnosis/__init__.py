@@ -1,0 +1,1 @@
+"""Find the causes in a run, price them, and give the verdict."""

@@ -1,0 +1,264 @@
+"""Find the causes in a run: look for signs, play the step without each cause, claim the time once.
+
+A cause is found by its signs in the recording, which say what it costs at most, or in the measured step, if
+that is shorter without it. The saving is that of the step played with the fix. What changes a range after
+that leaves a :class:`~zprof.model.findings.SavingNote` on the finding.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import mean_wall_ns
+from zprof.analysis.signal import Untested, make_fact
+from zprof.causes.cause import (
+    Absent,
+    Cause,
+    Need,
+    Observation,
+    Proof,
+    Signal,
+    make_finding,
+    rate_severity,
+    write_evidence,
+)
+from zprof.diagnosis.claims import change_saving, split_savings
+from zprof.diagnosis.price import drop_explained, move_after_stalls, price_finding
+from zprof.model.findings import Confidence, Finding, SavingNote, Severity
+from zprof.model.gaps import Gap, GapKind
+from zprof.rules.compute.idle_time import is_short_of_processors
+from zprof.rules.counterfactual.findings import find_by_replay
+from zprof.rules.counterfactual.message_findings import judge_message_sizes
+from zprof.rules.measurement_artifact import do_recordings_match, has_lost_events
+from zprof.step.predict import PlayedStep, widen_gains
+
+#: Minimum gain, as a share of the step, and steps, for high confidence in a cause that only the step shows.
+_SURE_GAIN_RATIO, _SURE_STEPS = 0.05, 3
+#: Maximum share of a saving by which the noise of the run widens its range.
+_MAX_WIDENING_RATIO = 0.25
+#: Above this ratio of the ends of a range, it does not say what the fix is worth.
+_MAX_SURE_SPAN = 4.0
+_SEVERITY_RANK = {Severity.LOW: 0, Severity.MEDIUM: 1, Severity.HIGH: 2}
+_CONFIDENCES = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
+
+
+def find_causes(
+    causes: Mapping[str, Cause], analysis: RunAnalysis, baseline: RunAnalysis | None
+) -> tuple[tuple[Finding, ...], list[Gap]]:
+    """Return the ordered findings, with no time claimed twice, and all gaps of the run, the causes' last."""
+    step = PlayedStep(analysis=analysis)
+    answers = {
+        cause.name: answer
+        for cause in _select_applicable(causes.values(), analysis)
+        if (answer := ask(cause, analysis, baseline)) is not None
+    }
+    priced, played = _price_answers(step, answers, causes)
+    findings = _claim_time(step, _limit_confidence(analysis, priced, causes), played, causes)
+    gaps = [answer for answer in answers.values() if isinstance(answer, Gap)]
+    return findings, [*analysis.gaps, *_group_gaps(gaps)]
+
+
+def _select_applicable(causes: Iterable[Cause], analysis: RunAnalysis) -> Iterable[Cause]:
+    """Select the causes to look for. Those that claim time, except those of memory, need a timed step.
+
+    A missing step is reported once, not by each cause. A step of zero length comes from a damaged trace.
+    """
+    if mean_wall_ns(analysis) > 0:
+        return causes
+    return [cause for cause in causes if not cause.terms or Need.STEPS not in cause.needs]
+
+
+def ask(cause: Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> Finding | Gap | None:
+    """Return the finding of a cause by its signs, a gap if it cannot be tested, None if it shows no sign."""
+    answer = cause.find_signs(analysis, baseline) if cause.find_signs is not None else None
+    if isinstance(answer, Signal):
+        return make_finding(analysis, cause, answer)
+    if isinstance(answer, Untested):
+        return Gap(
+            kind=answer.kind,
+            causes=(cause.name,),
+            what=f"rule {cause.name} not tested",
+            reason=answer.reason,
+            remedy=answer.remedy,
+        )
+    return answer
+
+
+def _group_gaps(gaps: Sequence[Gap]) -> list[Gap]:
+    """Merge the gaps of causes that are untested for the same reason."""
+    names: dict[tuple[GapKind, str, str], list[str]] = {}
+    for gap in gaps:
+        names.setdefault((gap.kind, gap.reason, gap.remedy), []).extend(gap.causes)
+    return [
+        Gap(
+            kind=kind,
+            causes=tuple(untested),
+            what=f"rule{'s' if len(untested) > 1 else ''} {', '.join(untested)} not tested",
+            reason=reason,
+            remedy=remedy,
+        )
+        for (kind, reason, remedy), untested in names.items()
+    ]
+
+
+def _price_answers(
+    step: PlayedStep, answers: dict[str, Finding | Gap], causes: Mapping[str, Cause]
+) -> tuple[list[Finding], frozenset[str]]:
+    """Return the findings with their savings, and the causes that were played.
+
+    Where the measured step decides, its answer replaces that of the signs, in ``answers`` too. Else it adds
+    causes of which signs show nothing, or too little; effects of another cause are dropped.
+    """
+    decided = _decide_by_step(step, answers, causes)
+    rest, about_sizes = judge_message_sizes(step.analysis, step, list(answers.values()))  # OLD
+    for name in [n for n, a in answers.items() if a not in rest]:  # OLD
+        del answers[name]  # OLD
+    decided |= {finding.cause: finding for finding in about_sizes}  # OLD
+    signs = [each for each in answers.values() if isinstance(each, Finding) and each.cause not in decided]
+    priced = [price_finding(step, finding, causes[finding.cause]) for finding in signs]
+    known = [*(each.finding for each in priced if each.finding is not None), *decided.values()]
+    sure = {finding.cause for finding in known if finding.confidence is not Confidence.LOW}
+    added = {
+        cause.name: seen
+        for cause in causes.values()
+        if cause.name not in sure and not cause.outranks_signs
+        if isinstance(seen := _look_at_step(step, cause), Finding)
+    }
+    added |= {f.cause: f for f in find_by_replay(step.analysis, step, known)}  # OLD
+    kept = [finding for finding in known if finding.cause not in added]
+    played = {each.finding.cause for each in priced if each.finding is not None and each.is_played}
+    findings = drop_explained(step, [*kept, *added.values()], causes)
+    return findings, frozenset(played | added.keys() | decided.keys())
+
+
+def _decide_by_step(
+    step: PlayedStep, answers: dict[str, Finding | Gap], causes: Mapping[str, Cause]
+) -> dict[str, Finding]:
+    """Return the findings of causes that the measured step decides; drop what their signs said.
+
+    A sign that a cause found above low confidence produces as well says nothing more.
+    """
+    decided: dict[str, Finding] = {}
+    for cause in causes.values():
+        if not cause.outranks_signs:
+            continue
+        sure = [
+            causes[finding.cause]
+            for finding in (*decided.values(), *answers.values())
+            if isinstance(finding, Finding) and finding.confidence is not Confidence.LOW
+        ]
+        seen = _look_at_step(step, cause)
+        if seen is None:
+            continue
+        answers.pop(cause.name, None)
+        is_explained = any(other.outranks_signs and other.explains(cause) for other in sure)
+        if isinstance(seen, Finding) and not is_explained:
+            decided[cause.name] = seen
+    return decided
+
+
+def _look_at_step(step: PlayedStep, cause: Cause) -> Finding | Absent | None:
+    """Return the finding of a cause without which the step is shorter; None if the step says nothing."""
+    if cause.look_at_step is None or step.graph is None or not step.has_kernels:
+        return None
+    seen = cause.look_at_step(step)
+    if not isinstance(seen, Observation):
+        return seen
+    played = [gain for changed in seen.changed if (gain := step.gain_ns(changed)) is not None]
+    gains = [min(gain, seen.max_saving_ns) for gain in played]
+    if not gains:
+        return None
+    if max(gains) < seen.min_ratio * step.step_ns:
+        return Absent()
+    low, high = widen_gains(min(gains) * (1 - seen.lowered_ratio), max(gains), step.step_ns)
+    is_sure = low >= _SURE_GAIN_RATIO * step.step_ns and step.graph.steps >= _SURE_STEPS
+    # one step cannot show that anything recurs
+    is_note = step.graph.steps == 1 or seen.is_doubtful or low < seen.note_below_ratio * step.step_ns
+    sure = Confidence.HIGH if is_sure else Confidence.MEDIUM
+    signal = replace(
+        seen,
+        confidence=Confidence.LOW if is_note else min(sure, seen.max_confidence, key=_CONFIDENCES.index),
+        facts=[*seen.facts, make_fact("replayed_saving", max(gains), rank=seen.gain_rank)],
+        saving_ns=(low, min(high, seen.max_saving_ns)),
+        severity=rate_severity(min(high, seen.max_saving_ns), step.step_ns),
+    )
+    return make_finding(step.analysis, cause, signal)
+
+
+def _limit_confidence(
+    analysis: RunAnalysis, findings: Sequence[Finding], causes: Mapping[str, Cause]
+) -> list[Finding]:
+    """Return the findings, with low confidence in savings of time that the recording cannot prove.
+
+    Lost events change times between events. On a CPU with too few processors, speeds depend on who else runs.
+    Where the ends of steps are uncertain, so is what a step has. Where collectives do not match, nothing is
+    certain.
+    """
+    if any(gap.kind is GapKind.STEP_BOUNDARIES for gap in analysis.gaps):
+        return [
+            replace(each, confidence=Confidence.LOW) if each.saving_ns[1] > 0 or each.saving_bytes else each
+            for each in findings
+        ]
+    if not do_recordings_match(analysis):
+        findings = [
+            replace(each, confidence=Confidence.MEDIUM)
+            if each.confidence is Confidence.HIGH and each.saving_ns[1] > 0
+            else each
+            for each in findings
+        ]
+    is_incomplete = has_lost_events(analysis)
+    is_crowded = is_short_of_processors(analysis) and not analysis.run.modelled
+
+    def is_uncertain(finding: Finding) -> bool:
+        proof = causes[finding.cause].proof
+        return finding.saving_ns[1] > 0 and (
+            (is_incomplete and proof is not Proof.COUNTS) or (is_crowded and proof is Proof.SPEEDS)
+        )
+
+    return [replace(each, confidence=Confidence.LOW) if is_uncertain(each) else each for each in findings]
+
+
+def _claim_time(
+    step: PlayedStep, findings: Sequence[Finding], played: frozenset[str], causes: Mapping[str, Cause]
+) -> tuple[Finding, ...]:
+    """Return the findings with their final ranges and ratings, the first to fix first."""
+    time, wall_ns = step.analysis.time, mean_wall_ns(step.analysis)
+    widened = [widen_by_noise(finding, time.step_noise_ns) for finding in findings]
+    claimed = split_savings(widened, causes, time.per_rank, time.steps, played)
+    stated = [_state_rest(step.analysis, finding, causes[finding.cause]) for finding in claimed]
+    return move_after_stalls(step, [rate_by_range(finding, wall_ns) for finding in stated], causes)
+
+
+def _state_rest(analysis: RunAnalysis, finding: Finding, cause: Cause) -> Finding:
+    """Return the finding with the facts that only its final range tells."""
+    if cause.state_rest is None:
+        return finding
+    facts = cause.state_rest(analysis, finding)
+    rest = (write_evidence(cause, fact, analysis.time) for fact in facts)
+    return replace(finding, evidence=(*finding.evidence, *rest))
+
+
+def widen_by_noise(finding: Finding, step_noise_ns: int | None) -> Finding:
+    """Return the finding with its saving range widened by the noise of the run, by 25 % at most."""
+    low, high = finding.saving_ns
+    noise = step_noise_ns or 0
+    saving = (low - min(noise, _MAX_WIDENING_RATIO * low), high + min(noise, _MAX_WIDENING_RATIO * high))
+    return change_saving(finding, saving, SavingNote.STEP_NOISE)
+
+
+def rate_by_range(finding: Finding, wall_ns: float) -> Finding:
+    """Return the finding with no more severity than its saving has, and no more confidence than its range.
+
+    A finding without a saving of time is returned unchanged.
+    """
+    low, high = finding.saving_ns
+    if high <= 0:
+        return finding
+    is_wide = high > _MAX_SURE_SPAN * low and finding.confidence is Confidence.HIGH
+    severity = finding.severity
+    if finding.saving_bytes is None:
+        severity = min(severity, rate_severity(high, wall_ns), key=_SEVERITY_RANK.__getitem__)
+    return replace(
+        finding, severity=severity, confidence=Confidence.MEDIUM if is_wide else finding.confidence
+    )
