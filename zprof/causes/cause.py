@@ -93,7 +93,7 @@ class Signal(Struct, frozen=True, kw_only=True):
         saving_ns: Range of the saving per step, in place of ``lost_ns``.
         saving_bytes: Range by which the memory of the largest rank shrinks; None if it is not about memory.
         severity: None to rate the saving as a share of the step.
-        sentence, disprove: Texts in place of those of the record.
+        sentence, disprove: Texts in place of those of the record; words fill the braces of the sentence.
         fix: What to do, in place of the fix of the record; ``numbers`` fill its ``$names``.
         locate: Finds the line of the user's program; called only if the signal becomes a finding.
     """
@@ -116,8 +116,7 @@ class Observation(Signal, frozen=True, kw_only=True):
     """What the measured step shows of a cause, and the steps without it: it is present if they are shorter.
 
     Attributes:
-        changed: The steps without the cause, one for each way in which a fix may turn out. Empty if this
-            step cannot be played without it; then the signs of the recording stand.
+        changed: The steps without the cause, in place of those of its edit.
         min_ratio: Minimum gain as a share of the step; less is enough if the cause itself was seen.
         max_saving_ns: The largest possible saving per step.
         lowered_ratio: Share of the least gain that the fix may lose again.
@@ -127,7 +126,7 @@ class Observation(Signal, frozen=True, kw_only=True):
         gain_rank: The rank that the gain is about, if it is one.
     """
 
-    changed: Sequence[Graph]
+    changed: Sequence[Graph] | None = None
     min_ratio: float = MIN_GAIN_RATIO
     max_saving_ns: float = float("inf")
     lowered_ratio: float = 0.0
@@ -179,6 +178,7 @@ class Cause(Struct, kw_only=True, eq=False):
         amounts: Keys of the facts that say how much of it there is, whatever it costs.
         sentence: The claim; ``{lost:ns}`` is a number of the signal in a unit, ``{per_step}`` a word of the
             run (:class:`zprof.model.time.BasisWords`).
+        observed: The claim if only the measured step shows the cause.
         evidence: Label and unit of its facts, by key; see ``COMMON_EVIDENCE``.
         fix: What to change, by framework and engine.
         action: What to do, in a few words, if the fix is code.
@@ -204,6 +204,7 @@ class Cause(Struct, kw_only=True, eq=False):
     outranks_signs: bool = False
     amounts: tuple[str, ...] = ()
     sentence: str = ""
+    observed: str = ""
     evidence: Mapping[str, tuple[str, Unit]] = field(default_factory=dict)
     fix: Fix | None = None
     action: str = ""
@@ -275,12 +276,13 @@ def make_finding(analysis: RunAnalysis, cause: Cause, signal: Signal) -> Finding
     """Build the finding of a signal, with the texts of the record and savings in integer ns and bytes."""
     low, high = signal.saving_ns if signal.saving_ns is not None else (0.0, signal.lost_ns)
     fix = signal.fix if signal.fix is not None else cause.fix
+    sentence = signal.sentence or (cause.observed if isinstance(signal, Observation) else cause.sentence)
     freed = signal.saving_bytes
     return Finding(
         id=cause.id,
         cause=cause.name,
         severity=signal.severity or rate_severity(high, mean_wall_ns(analysis)),
-        sentence=signal.sentence or write_sentence(cause.sentence, signal.words, analysis.time),
+        sentence=write_sentence(sentence, signal.words, analysis.time),
         evidence=tuple(write_evidence(cause, fact, analysis.time) for fact in signal.facts),
         saving_ns=(int(min(low, high)), int(high)),
         confidence=signal.confidence,

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.engine_names import read_declared_engine
+from zprof.analysis.time.host_time import count_processors_per_rank
 from zprof.model.collectives import CollectiveKind
 from zprof.model.training import ENGINE_TITLES, Engine, Framework
 
@@ -112,6 +113,36 @@ def measure_sizes(analysis: RunAnalysis, times: float = 1.0) -> dict[str, int | 
         "bucket_mib": max(1, round_up(times * (reduced or _DEFAULT_BUCKET_BYTES) / _MIB)),
         "micro_batches": max(2, facts.micro_batches),
         "device": "cpu" if is_on_cpu(analysis) else "cuda",
+        **_choose_workers(analysis),
+    }
+
+
+#: Workers of a data loader to advise if the number of processors is unknown, and at most.
+_DEFAULT_WORKERS, _MAX_WORKERS = 4, 8
+#: Batches to keep ready over all workers; each worker keeps two by default.
+_READY_BATCHES, _DEFAULT_PREFETCH = 4, 2
+
+
+def _choose_workers(analysis: RunAnalysis) -> dict[str, int | str]:
+    """Return as many workers as there are processors for; pinned memory only with a device.
+
+    One processor of each rank is left to its training thread.
+    """
+    processors = count_processors_per_rank(analysis)
+    workers = min(_MAX_WORKERS, max(1, processors - 1)) if processors else _DEFAULT_WORKERS
+    factor = -(-_READY_BATCHES // workers)
+    prefetch = f"prefetch_factor={factor}" if factor > _DEFAULT_PREFETCH else ""
+    on_cpu = is_on_cpu(analysis)
+    return {
+        "workers": workers,
+        "prefetch": f", {prefetch}" if prefetch else "",
+        "trainer_prefetch": f", dataloader_{prefetch}" if prefetch else "",
+        "pinned": "" if on_cpu else ", pin_memory=True",
+        "trainer_pinned": "" if on_cpu else ", dataloader_pin_memory=True",
+        # a framework moves the batches itself
+        "to_device": ""
+        if on_cpu or analysis.training.framework is not None
+        else "batch.to(device, non_blocking=True); ",
     }
 
 
@@ -179,3 +210,14 @@ CHECKPOINT_BLOCKS: Mapping[tuple[Framework, Engine | None], str] = {
     (Framework.ACCELERATE, Engine.FSDP1): "FullyShardedDataParallelPlugin(activation_checkpointing=True)",
     (Framework.LIGHTNING, Engine.FSDP1): "FSDPStrategy(activation_checkpointing_policy={Block})",
 }
+LOAD_AHEAD = Fix(
+    forms={},
+    settings={
+        (Framework.TRANSFORMERS, ANY): "TrainingArguments(dataloader_num_workers=$workers$trainer_prefetch,\n"
+        "                  dataloader_persistent_workers=True$trainer_pinned)\n"
+        "move decoding and tokenizing out of the loop",
+    },
+    general="DataLoader(..., num_workers=$workers$prefetch,\n"
+    "           persistent_workers=True$pinned)\n"
+    "${to_device}move decoding and tokenizing out of the loop",
+)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.time.host_time import is_short_of_processors
 from zprof.causes.cause import (
     Absent,
     Cause,
@@ -24,10 +25,9 @@ from zprof.causes.cause import (
     write_evidence,
 )
 from zprof.diagnosis.claims import change_saving, split_savings
-from zprof.diagnosis.price import drop_explained, move_after_stalls, price_finding
+from zprof.diagnosis.price import drop_explained, list_gains, move_after_stalls, price_finding
 from zprof.model.findings import Confidence, Finding, SavingNote, Severity
 from zprof.model.gaps import Gap, GapKind
-from zprof.rules.compute.idle_time import is_short_of_processors
 from zprof.rules.counterfactual.findings import find_by_replay
 from zprof.rules.counterfactual.message_findings import judge_message_sizes
 from zprof.rules.measurement_artifact import do_recordings_match, has_lost_events
@@ -165,7 +165,11 @@ def _look_at_step(step: PlayedStep, cause: Cause) -> Finding | Absent | None:
     seen = cause.look_at_step(step)
     if not isinstance(seen, Observation):
         return seen
-    played = [gain for changed in seen.changed if (gain := step.gain_ns(changed)) is not None]
+    played = (
+        list_gains(step, make_finding(step.analysis, cause, seen), cause)
+        if seen.changed is None
+        else [gain for changed in seen.changed if (gain := step.gain_ns(changed)) is not None]
+    )
     gains = [min(gain, seen.max_saving_ns) for gain in played]
     if not gains:
         return None

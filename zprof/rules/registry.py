@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from zprof.analysis.time.host_time import is_inference
 from zprof.causes.cause import Cause as Record
 from zprof.causes.cause import Need, Proof, Sign
 from zprof.model.findings import Cause
@@ -10,8 +11,6 @@ from zprof.rules.compute.blocking_sync import blocking_sync, is_waiting_as_often
 from zprof.rules.compute.comm_slows_compute import comm_slows_compute, state_hidden_slowdown
 from zprof.rules.compute.copy_overhead import copy_overhead
 from zprof.rules.compute.cpu_bound_launch import cpu_bound_launch
-from zprof.rules.compute.data_loader import data_loader, is_loading_as_long
-from zprof.rules.compute.idle_time import is_inference
 from zprof.rules.compute.lost_compute_efficiency import lost_compute_efficiency
 from zprof.rules.compute.offload_on_critical_path import offload_on_critical_path
 from zprof.rules.evidence import ROWS
@@ -213,7 +212,6 @@ HOST_RULES: tuple[Rule, ...] = (
         check=blocking_sync,
         claims=("idle_ns", "exposed_transfer_ns"),
     ),
-    Rule(cause=Cause.DATA_LOADER, check=data_loader, claims=("idle_ns", "exposed_transfer_ns")),
     Rule(
         cause=Cause.OFFLOAD_ON_CRITICAL_PATH,
         check=offload_on_critical_path,
@@ -375,7 +373,6 @@ def list_old():
                     is_refuted=_REFUTED.get(cause),
                     is_note=_NOTES.get(cause),
                     is_lasting={
-                        Cause.DATA_LOADER: is_loading_as_long,
                         Cause.BLOCKING_SYNC: is_waiting_as_often,
                     }.get(cause),
                     action=ACTIONS.get(cause, ""),

@@ -264,10 +264,6 @@ def launch_faster(analysis: RunAnalysis, graph: Graph, finding: Finding | None =
     ]
 
 
-def _load_without_wait(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    return [edits.shorten_gaps(graph, measure_loading_ns(analysis, graph))]
-
-
 def is_launch(rank: RankGraph) -> Bools:
     """Return a mask of the calls that launch: short, unblocked, and soon after the previous call.
 
@@ -437,7 +433,6 @@ EDITS: Mapping[Cause, Edit] = {
     Cause.RATE_LIMITED_PREFETCH: _unblock(WAITS_FOR_EVENT),
     Cause.ALLOCATOR_RETRIES: _keep_allocations,
     Cause.CPU_BOUND_LAUNCH: launch_faster,
-    Cause.DATA_LOADER: _load_without_wait,
     Cause.COMM_SLOWS_COMPUTE: undo_slowdown,
     Cause.LOST_COMPUTE_EFFICIENCY: _restore_baseline_compute,
     Cause.COMPUTE_BLOCKS_COMM: start_held_collectives,

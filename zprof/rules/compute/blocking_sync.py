@@ -24,20 +24,14 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Groups
 from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.time.device_waits import WaitKind
+from zprof.analysis.time.host_time import has_device, is_inference, mean_of_most_ranks, rate_confidence
 from zprof.analysis.time.program_lines import locate_device_waits, locate_reads
 from zprof.causes.fix import ANY, Fix, choose_fix, is_on_cpu
 from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Framework
-from zprof.rules.compute.idle_time import (
-    find_missing_host_gap,
-    find_single_occurrence_gap,
-    has_device,
-    is_inference,
-    mean_of_most_ranks,
-    rate_confidence,
-)
+from zprof.rules.compute.idle_time import find_missing_host_gap, find_single_occurrence_gap
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import make_finding, rate_severity
 

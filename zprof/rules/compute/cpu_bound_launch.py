@@ -26,15 +26,8 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, find_places
 from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.time.own_work import LineShare, locate_idle
-from zprof.causes.fix import is_on_cpu
-from zprof.model.findings import Cause, Confidence, Finding
-from zprof.model.formatting import format_ns
-from zprof.model.gaps import Gap, GapKind
-from zprof.rules.compute.idle_time import (
+from zprof.analysis.time.host_time import (
     MAX_EXEMPT_RANKS_RATIO,
-    find_missing_host_gap,
-    find_single_occurrence_gap,
     has_device,
     is_host_inflated,
     is_inference,
@@ -45,6 +38,12 @@ from zprof.rules.compute.idle_time import (
     rate_confidence,
     sum_columns,
 )
+from zprof.analysis.time.own_work import LineShare, locate_idle
+from zprof.causes.fix import is_on_cpu
+from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.formatting import format_ns
+from zprof.model.gaps import Gap, GapKind
+from zprof.rules.compute.idle_time import find_missing_host_gap, find_single_occurrence_gap
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import make_finding, rate_severity, untested_gap
 from zprof.rules.waiting.late_ranks import name_place

@@ -1,193 +1,21 @@
-"""Summarize host activity during the idle time of a step (the table ``host``), per rank and for most ranks.
-
-A single late host belongs to the rules about late ranks. So a value here is the time that at least three
-quarters of the ranks lose in the same step (all ranks, if there are up to four), as the mean over the steps.
-Only recurring time counts: a single occurrence is not a cost per step.
-"""
-
-from collections.abc import Sequence
-
-import numpy as np
+"""OLD: the gaps of rules that are no records yet."""
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Floats
-from zprof.analysis.intervals import Int64s
-from zprof.analysis.per_step import mean_wall_ns
-from zprof.model.findings import Cause, Confidence
-from zprof.model.formatting import format_ns
+from zprof.analysis.time import host_time
+from zprof.model.findings import Cause
 from zprof.model.gaps import Gap
 from zprof.rules.rule import untested_gap
 
-#: Maximum share of the ranks that may lose less.
-MAX_EXEMPT_RANKS_RATIO = 0.25
-#: Maximum mean as a multiple of the median step: a larger mean comes from few steps.
-_MAX_OVER_MEDIAN = 2.0
-#: Minimum share of the step without a processor; two ranks alone on two processors had up to 5 %.
-_MIN_QUEUED_RATIO = 0.10
-#: Columns that count waits: the longest wait is one of them.
-_COUNT_COLUMNS = ("dry_syncs", "held_reads")
-#: Minimum bytes per step in each direction to count as moved state.
-_MIN_STATE_BYTES = 1 << 20
 
-
-def mean_of_most_ranks(analysis: RunAnalysis, *columns: str) -> float:
-    """Return the recurring sum of ``columns`` that most ranks reach, as the mean over steps."""
-    return mean_of_recurring(_most_ranks_per_step(analysis, columns))
-
-
-def mean_of_recurring(values: Int64s | Floats) -> float:
-    """Return the mean cost over the steps, without single occurrences.
-
-    The largest step may contain the start of a profiler, a first batch or a first call into a library, so it
-    counts only as much as the second largest. A cost that most steps do not have, or that is far lower in the
-    typical step, does not recur.
-    """
-    if len(values) < 2:
-        return float(values.sum())
-    times = values.astype(np.float64)
-    second = np.partition(times, -2)[-2]
-    return min(float(np.minimum(times, second).mean()), _MAX_OVER_MEDIAN * float(np.median(times)))
-
-
-def single_occurrence_ns(analysis: RunAnalysis, column: str) -> float:
-    """Return the mean per step of the time in ``column`` that most ranks have and that does not recur."""
-    rows = analysis.host
-    values = _reached_by_most_ranks(rows.ints("step"), rows.floats(column))
-    return max(0.0, float(values.mean()) - mean_of_most_ranks(analysis, column)) if len(values) else 0.0
-
-
-def median_of_most_ranks(analysis: RunAnalysis, *columns: str) -> float:
-    """Return the sum of ``columns`` that most ranks reach in the median step, without occasional time."""
-    values = _most_ranks_per_step(analysis, columns)
-    return float(np.median(values)) if len(values) else 0.0
-
-
-def _most_ranks_per_step(analysis: RunAnalysis, columns: Sequence[str]) -> Floats:
-    """Return the value that most ranks reach; for a single step without its longest occurrence.
-
-    One step cannot show that a cost recurs from step to step, only that it recurs within the step.
-    """
-    rows = analysis.host
-    step, totals = rows.ints("step"), sum_columns(rows, columns)
-    if len(np.unique(step)) == 1:
-        totals = totals - _find_longest_occurrence(rows, columns)
-    return _reached_by_most_ranks(step, totals)
-
-
-def sum_columns(rows: Columns, columns: Sequence[str]) -> Floats:
-    """Return the sum of these columns in each row."""
-    total: Floats = np.sum([rows.floats(name) for name in columns], axis=0)
-    return total
-
-
-def _reached_by_most_ranks(steps: Int64s, values: Floats) -> Floats:
-    """Return the lower quantile of the values of each step, by step; sorted at once, not group by group."""
-    order = np.lexsort((values, steps))
-    _, first, ranks = np.unique(steps[order], return_index=True, return_counts=True)
-    place = first + (MAX_EXEMPT_RANKS_RATIO * (ranks - 1)).astype(np.int64)
-    return values[order][place]
-
-
-def _find_longest_occurrence(rows: Columns, columns: Sequence[str]) -> Floats:
-    """Return the longest occurrence of any of these parts; 1 for counted waits."""
-    parts = [name.removesuffix("_ns") + "_largest_ns" for name in columns]
-    longest = np.max([np.zeros(len(rows)), *(rows.floats(name) for name in parts if name in rows)], axis=0)
-    counted_waits = sum((rows.ints(name) > 0).astype(np.int64) for name in columns if name in _COUNT_COLUMNS)
-    total: Floats = longest + counted_waits
-    return total
-
-
-def find_worst_rank_mean(analysis: RunAnalysis, *columns: str) -> tuple[int, float]:
-    """Return the rank with the largest mean per step, and that mean."""
-    rows = analysis.host
-    ranks = rows.group_by("rank")
-    means = ranks.mean(sum_columns(rows, columns))
-    worst = int(means.argmax())
-    return int(rows.ints("rank")[ranks.first[worst]]), float(means[worst])
-
-
-def has_device(analysis: RunAnalysis) -> bool:
-    """Return True if the ranks compute on devices."""
-    return bool(analysis.host.bools("on_device").any())
-
-
-def is_host_inflated(analysis: RunAnalysis) -> bool:
-    """Return True if the hosts were slowed by the recording of their Python calls."""
-    return bool(analysis.host.bools("has_stacks").any())
-
-
-def is_short_of_processors(analysis: RunAnalysis) -> bool:
-    """Return True if CPU ranks were ready for a tenth of the step without a processor to run on.
-
-    Then gloo's threads lack one as well, and its transfers take as long as the scheduler lets them.
-    """
-    if analysis.run.device != "cpu" or not len(analysis.host):
-        return False
-    return bool(analysis.host.ints("queued_ns").mean() >= _MIN_QUEUED_RATIO * mean_wall_ns(analysis))
-
-
-def count_processors_per_rank(analysis: RunAnalysis) -> int | None:
-    """Return the processors of the host per rank on it, None if the recording does not say."""
-    environment = analysis.source.manifest.environment if analysis.source is not None else {}
-    count = environment.get("processors", "")
-    hosts = list(analysis.hosts.values())
-    ranks_per_host = max((hosts.count(host) for host in set(hosts)), default=analysis.run.world_size)
-    return max(1, int(count) // max(1, ranks_per_host)) if count.isascii() and count.isdigit() else None
-
-
-def is_inference(analysis: RunAnalysis) -> bool:
-    """Return True if no rank has a backward or an optimizer, so advice about training does not apply."""
-    return bool(analysis.host.bools("is_inference").all())
-
-
-def moves_state(analysis: RunAnalysis) -> bool:
-    """Return True if devices and hosts exchange at least 1 MiB per step in each direction."""
-    return all(
-        mean_of_most_ranks(analysis, name) >= _MIN_STATE_BYTES
-        for name in ("to_host_bytes", "to_device_bytes")
-    )
+def find_missing_host_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
+    """OLD."""
+    missing = host_time.find_missing_host(analysis)
+    return untested_gap(cause, missing.reason, missing.remedy) if missing else None
 
 
 def find_single_occurrence_gap(
     analysis: RunAnalysis, cause: Cause, min_ratio: float, *columns: str, what: str = ""
 ) -> Gap | None:
-    """Return the gap of a rule whose cost occurs once in a window of one step, None if it is too small.
-
-    ``what`` names the occurrence, after a colon.
-    """
-    lost = sum(single_occurrence_ns(analysis, column) for column in columns)
-    if _has_several_steps(analysis) or lost < min_ratio * mean_wall_ns(analysis):
-        return None
-    return untested_gap(
-        cause,
-        f"the window has one step, and {format_ns(lost)} of its idle time is a single occurrence{what}; "
-        "it is unknown if it recurs in each step",
-        "record at least three steps",
-    )
-
-
-def _has_several_steps(analysis: RunAnalysis) -> bool:
-    return len(np.unique(analysis.host.ints("step"))) > 1
-
-
-def rate_confidence(
-    analysis: RunAnalysis, share: float, high_share: float, medium_share: float
-) -> Confidence:
-    """Return HIGH from ``high_share``, MEDIUM from ``medium_share``, else LOW; never HIGH for one step."""
-    if share >= high_share and _has_several_steps(analysis):
-        return Confidence.HIGH
-    return Confidence.MEDIUM if share >= medium_share else Confidence.LOW
-
-
-def find_missing_host_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
-    """Return the gap of a rule if hosts or their launches were not recorded, else None."""
-    if not len(analysis.host):
-        reason = "the hosts' activity was not recorded"
-        return untested_gap(cause, reason, "record with zprof, or profile the CPU too")
-    if not analysis.host.bools("launches_seen").all():
-        return untested_gap(
-            cause,
-            "the trace does not show when the host launched its kernels",
-            "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
-        )
-    return None
+    """OLD."""
+    missing = host_time.find_single_occurrence(analysis, min_ratio, *columns, what=what)
+    return untested_gap(cause, missing.reason, missing.remedy) if missing else None

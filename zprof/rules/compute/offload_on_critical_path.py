@@ -11,19 +11,19 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_wall_ns
-from zprof.causes.fix import Fix, choose_fix, is_on_cpu
-from zprof.model.findings import Cause, Finding
-from zprof.model.formatting import format_ns
-from zprof.model.gaps import Gap
-from zprof.model.training import Engine, Framework
-from zprof.rules.compute.idle_time import (
-    find_missing_host_gap,
+from zprof.analysis.time.host_time import (
     has_device,
     mean_of_most_ranks,
     median_of_most_ranks,
     moves_state,
     rate_confidence,
 )
+from zprof.causes.fix import Fix, choose_fix, is_on_cpu
+from zprof.model.findings import Cause, Finding
+from zprof.model.formatting import format_ns
+from zprof.model.gaps import Gap
+from zprof.model.training import Engine, Framework
+from zprof.rules.compute.idle_time import find_missing_host_gap
 from zprof.rules.evidence import make_fact
 from zprof.rules.rule import make_finding, rate_severity
 

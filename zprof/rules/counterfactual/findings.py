@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_per_step
-from zprof.analysis.time.program_lines import locate_loader
+from zprof.analysis.time.host_time import is_host_inflated, is_inference
 from zprof.causes.fix import choose_fix
 from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
 from zprof.model.time import LateReason
@@ -34,8 +34,6 @@ from zprof.rules.compute.cpu_bound_launch import (
     make_launch_evidence,
     measure_late_hosts,
 )
-from zprof.rules.compute.data_loader import choose_loader_fix
-from zprof.rules.compute.idle_time import is_host_inflated, is_inference
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.late_gathers import are_gathers_late
 from zprof.rules.rule import format_frequency, make_finding, rate_severity
@@ -109,7 +107,6 @@ def find_by_replay(analysis: RunAnalysis, step: PlayedStep, known: Sequence[Find
         _find_blocking_calls,
         _find_rate_limit,
         _find_slow_launches,
-        _find_slow_loader,
         _find_allocations,
         _find_blocked_collectives,
         _find_late_gathers,
@@ -256,27 +253,6 @@ def _find_slow_launches(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]
             evidence=(make_launch_evidence(late_hosts.idle_ns),),
             max_saving_ns=late_hosts.max_saving_ns,
             is_doubtful=is_host_inflated(analysis),
-        )
-    ]
-
-
-def _find_slow_loader(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    words = analysis.time.words
-    loading = measure_loading_ns(analysis, graph)
-    if not any((each > 0).any() for each in loading.values()):
-        return []
-    return [
-        _Candidate(
-            cause=Cause.DATA_LOADER,
-            changed=[edits.shorten_gaps(graph, loading)],
-            sentence=(
-                "the devices wait for batches: with batches ready when they are "
-                f"requested, {words.step_is} shorter"
-            ),
-            fix=choose_loader_fix(analysis),
-            locate=lambda: locate_loader(analysis.source),
-            disprove="train on one batch kept in memory and record again: if the step takes as long, "
-            "the loader is not the cause",
         )
     ]
 

@@ -24,12 +24,11 @@ from zprof.analysis.time.own_work import (
     locate_idle,
 )
 from zprof.analysis.time.program_lines import locate_loader
-from zprof.causes.fix import is_on_cpu
+from zprof.causes.fix import LOAD_AHEAD, choose_fix, is_on_cpu
 from zprof.model.findings import SourceLocation
 from zprof.model.formatting import printable, shorten
 from zprof.model.time import LateReason
 from zprof.rules.compute.blocking_sync import locate_sync
-from zprof.rules.compute.data_loader import choose_loader_fix
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.waiting.own_time import OwnTime, Table
 from zprof.step.links import get_clock_uncertainty_ns
@@ -342,7 +341,7 @@ def _make_extra_facts(rank: int, place: int, operator: ExtraOperator) -> list[Fa
 def choose_late_fix(analysis: RunAnalysis, reason: LateReason) -> str:
     """Return what to change for a rank that is late for this reason, as it applies to the run's devices."""
     if reason is LateReason.DATA:
-        loader = choose_loader_fix(analysis).splitlines()[0]
+        loader = choose_fix(analysis, LOAD_AHEAD).splitlines()[0]
         return f"{loader}\ncheck that rank's storage, and any work that only it does per batch"
     return (is_on_cpu(analysis) and _CPU_REASON_FIXES.get(reason)) or _REASON_FIXES[reason]
 

@@ -21,11 +21,11 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import has_no_collectives, mean_wall_ns, select_steady_rows
+from zprof.causes.fix import LOAD_AHEAD, choose_fix
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.time import LateReason
-from zprof.rules.compute.data_loader import choose_loader_fix
 from zprof.rules.evidence import make_fact
 from zprof.rules.rule import make_finding, rate_severity, untested_gap
 from zprof.rules.waiting.late_ranks import (
@@ -180,7 +180,7 @@ def _name_reason(turns: _Turns, reason: LateReason) -> str:
 
 def _choose_fix(analysis: RunAnalysis, reason: LateReason) -> str:
     if reason is LateReason.DATA:
-        return choose_loader_fix(analysis)
+        return choose_fix(analysis, LOAD_AHEAD)
     if reason is LateReason.ALLOCATOR:
         return choose_late_fix(analysis, reason)
     return _SYNC_FIX if reason is LateReason.SYNC else _FIX

@@ -10,14 +10,14 @@ from tests.support.rule_runs import Run, found, judged, values
 from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
+from zprof.analysis.time.host_time import is_short_of_processors
+from zprof.causes.data_loader import CAUSE as data_loader
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import AllocatorCounters
 from zprof.rules.compute.allocator_retries import allocator_retries
 from zprof.rules.compute.blocking_sync import blocking_sync
 from zprof.rules.compute.cpu_bound_launch import cpu_bound_launch
-from zprof.rules.compute.data_loader import data_loader
-from zprof.rules.compute.idle_time import is_short_of_processors
 from zprof.rules.compute.offload_on_critical_path import offload_on_critical_path
 from zprof.rules.rule import RuleCheck
 
