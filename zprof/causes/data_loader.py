@@ -28,8 +28,8 @@ from zprof.causes.fix import LOAD_AHEAD
 from zprof.model.errors import BadInput
 from zprof.model.findings import Finding
 from zprof.model.quantities import Unit
-from zprof.rules.step_edits import measure_loading_ns
 from zprof.step import edits
+from zprof.step.calls import measure_loading_ns
 from zprof.step.predict import PlayedStep
 from zprof.step.tasks import Graph
 

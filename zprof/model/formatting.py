@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 _BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _TIME = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+#: Less frequent events are counted in steps between them.
+_MIN_TIMES_PER_STEP = 0.5
 
 
 def format_bytes(count_bytes: float) -> str:
@@ -37,6 +39,14 @@ def format_ms(duration_ns: float) -> str:
 def format_percent(ratio: float) -> str:
     """Format a ratio: ``0.384`` as ``38.4 %``."""
     return f"{ratio * 100:.1f} %"
+
+
+def format_frequency(per_step: float, basis: str) -> str:
+    """Return "2.5 times per step", and for rare events the steps between them, never "0.0 times"."""
+    if 0 < per_step < _MIN_TIMES_PER_STEP:
+        return f"once in {round(1 / per_step):,} steps"
+    number = f"{per_step:.1f}".removesuffix(".0")
+    return f"once {basis}" if number == "1" else f"{number} times {basis}"
 
 
 def format_rate(bytes_per_s: float) -> str:

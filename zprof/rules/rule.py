@@ -17,8 +17,6 @@ from zprof.rules.evidence import Fact, write_evidence
 
 #: A cause is present if the gain exceeds this share of the step.
 MIN_GAIN_RATIO = 0.015
-#: Less frequent events are counted in steps between them.
-_MIN_TIMES_PER_STEP = 0.5
 
 
 class RuleCheck(Protocol):
@@ -128,14 +126,6 @@ def change_saving(
     return replace(
         finding, saving_ns=changed, saving_notes=notes, confidence=confidence or finding.confidence
     )
-
-
-def format_frequency(per_step: float, basis: str) -> str:
-    """Return "2.5 times per step", and for rare events the steps between them, never "0.0 times"."""
-    if 0 < per_step < _MIN_TIMES_PER_STEP:
-        return f"once in {round(1 / per_step):,} steps"
-    number = f"{per_step:.1f}".removesuffix(".0")
-    return f"once {basis}" if number == "1" else f"{number} times {basis}"
 
 
 def rate_severity(saving: float, total: float) -> Severity:

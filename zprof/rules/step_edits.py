@@ -11,10 +11,9 @@ from functools import partial
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.intervals import Intervals, intervals
 from zprof.analysis.per_step import GRADIENT_COPY_KERNEL, list_copy_names, mean_per_step
 from zprof.analysis.time.collective_rows import select_kind
-from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_host_calls, read_loader_spans
+from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_host_calls
 from zprof.analysis.time.host_idle import find_waits_after_reads
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Finding
@@ -42,6 +41,15 @@ from zprof.rules.volume.uneven_shapes import is_padding_kernel, measure_filling
 from zprof.rules.volume.unhidden_optimizer_gather import read_closing_gathers
 from zprof.step import edits
 from zprof.step.blocks import count_blocks
+from zprof.step.calls import (
+    ALLOCATES,
+    LAUNCH_LEFT_RATIOS,
+    WAITS,
+    WAITS_FOR_EVENT,
+    are_calls,
+    is_launch,
+    measure_loading_ns,
+)
 from zprof.step.links import read_latencies
 from zprof.step.messages import run_beside_ratio
 from zprof.step.slow_ranks import find_excess, mark_in_turn
@@ -49,9 +57,6 @@ from zprof.step.slowdown import FittedSlowdown, fit_slowdown
 from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph
 from zprof.step.traffic import read_model_traffic, surely_moving_ns
 
-#: Remaining share of launch time with compiled or captured work: pessimistic and
-#: optimistic.
-_LAUNCH_LEFT_RATIOS = (0.5, 0.0)
 _HALF_RATIO = 0.5
 #: The forward's share of a step's compute, with and without recomputation, and its minimum slowdown beside
 #: gathers, which take SMs and memory bandwidth from it.
@@ -62,19 +67,11 @@ _UNITS_AROUND_BLOCKS = 2
 _BESIDE_RATIO = 0.1
 #: Minimum factor for kernels to count as slowed down by collectives; 1.00 to 1.06 is usual.
 SLOWED_RATIO = 1.10
-WAITS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy)\w*", re.ASCII)
-WAITS_FOR_EVENT = re.compile(r"(cuda|hip|cu)EventSynchronize\w*", re.ASCII)
-ALLOCATES = re.compile(
-    r"(cuda|hip)(Malloc|Free)\w*|(cu|hip)Mem(Create|Map|Unmap|Release|Alloc|Free)\w*", re.ASCII
-)
-
 #: Copies that move state between host and device: a copy of some scalars takes microseconds.
 _TO_HOST, _TO_DEVICE = re.compile(r"DtoH|DeviceToHost"), re.compile(r"HtoD|HostToDevice")
 _LONG_COPY_NS = 100_000
 #: Shares of an update on the host that an update on the device saves.
 _HOST_UPDATE_RATIOS = (0.8, 1.0)
-#: Time to fetch a batch that is ready: from a queue, with its pinned copy.
-_FETCH_NS = 200_000
 
 Edit = Callable[[RunAnalysis, Graph, Finding], Sequence[Graph]]
 
@@ -171,7 +168,7 @@ def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seque
         return are_copies
 
     idle = edits.scale_work(graph, lambda rank: np.where(are_copies(rank), 0.0, 1.0))
-    return [edits.scale_host(idle, left, are_copies) for left in _LAUNCH_LEFT_RATIOS]
+    return [edits.scale_host(idle, left, are_copies) for left in LAUNCH_LEFT_RATIOS]
 
 
 def select_gathers(analysis: RunAnalysis) -> frozenset[int]:
@@ -249,49 +246,14 @@ def _keep_allocations(analysis: RunAnalysis, graph: Graph, finding: Finding) -> 
     return [freed]
 
 
-def are_calls(rank: RankGraph, pattern: re.Pattern[str]) -> Bools:
-    """Return a mask of the calls whose name matches the pattern."""
-    return rank.tasks.name.match(pattern.fullmatch)
-
-
 def launch_faster(analysis: RunAnalysis, graph: Graph, finding: Finding | None = None) -> Sequence[Graph]:
     """Return the step with hosts that launch in half of the time, and instantly."""
     loading = measure_loading_ns(analysis, graph)
 
     return [
         edits.scale_host(graph, left, lambda rank: is_launch(rank) & (loading[rank.tasks.rank] == 0))
-        for left in _LAUNCH_LEFT_RATIOS
+        for left in LAUNCH_LEFT_RATIOS
     ]
-
-
-def is_launch(rank: RankGraph) -> Bools:
-    """Return a mask of the calls that launch: short, unblocked, and soon after the previous call.
-
-    A longer call is something else: the host loads data, allocates, computes or sleeps.
-    """
-    chosen: Bools = (
-        (rank.blocks_on == NONE) & (rank.gap_ns + rank.call_ns < MAX_QUIET_NS) & ~are_calls(rank, ALLOCATES)
-    )
-    return chosen
-
-
-def measure_loading_ns(analysis: RunAnalysis, graph: Graph) -> Mapping[int, Floats]:
-    """Measure the host time before each call that waits for the data loader, in excess of a fetch."""
-    spans_by_rank = analysis.compute_once(_read_excess_loading)
-    return {
-        rank.tasks.rank: edits.gap_time_within(rank, spans_by_rank[rank.tasks.rank], graph.origin_ns)
-        for rank in graph.ranks
-    }
-
-
-def _read_excess_loading(analysis: RunAnalysis) -> dict[int, Intervals]:
-    """Return when each rank fetched batches, without the time that a fetch takes, on the common clock."""
-    assert analysis.source is not None
-    found = {}
-    for tracks in analysis.tracks:
-        spans = tracks.clock.common(read_loader_spans(analysis.source, tracks.rank))
-        found[tracks.rank] = intervals(np.minimum(spans[:, 0] + _FETCH_NS, spans[:, 1]), spans[:, 1])
-    return found
 
 
 def _keep_states_on_device(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:

@@ -13,8 +13,9 @@ from zprof.causes.registry import load_causes
 from zprof.diagnosis.claims import split_savings
 from zprof.diagnosis.find_causes import find_causes, rate_by_range
 from zprof.model.findings import Confidence, Evidence, SavingNote, Severity
+from zprof.model.formatting import format_frequency
 from zprof.model.gaps import Gap, GapKind
-from zprof.rules.rule import Rule, format_frequency
+from zprof.rules.rule import Rule
 from zprof.simulator.causes import PLANTS
 from zprof.simulator.plan import Vendor
 

@@ -21,13 +21,13 @@ from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.time.host_time import find_worst_rank_mean, mean_of_recurring
 from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Cause, Confidence, Finding, Severity
-from zprof.model.formatting import format_ns
+from zprof.model.formatting import format_frequency, format_ns
 from zprof.model.gaps import Gap
 from zprof.model.memory import AllocatorCounters
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import make_fact
 from zprof.rules.memory.largest_rank import find_largest_rank, missing_device_gap
-from zprof.rules.rule import format_frequency, make_finding, rate_severity
+from zprof.rules.rule import make_finding, rate_severity
 
 
 class AllocatorCalls(Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from zprof.analysis.per_step import mean_per_step
 from zprof.analysis.time.host_time import is_host_inflated, is_inference
 from zprof.causes.fix import choose_fix
 from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
+from zprof.model.formatting import format_frequency
 from zprof.model.time import LateReason
 from zprof.rules.compute.allocator_retries import FIX as ALLOCATOR_FIX
 from zprof.rules.compute.blocking_sync import (
@@ -36,15 +37,10 @@ from zprof.rules.compute.cpu_bound_launch import (
 )
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.late_gathers import are_gathers_late
-from zprof.rules.rule import format_frequency, make_finding, rate_severity
+from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.step_edits import (
-    ALLOCATES,
     SLOWED_RATIO,
-    WAITS,
-    WAITS_FOR_EVENT,
-    are_calls,
     launch_faster,
-    measure_loading_ns,
     measure_slowdown,
     select_gathers,
     start_held_collectives,
@@ -56,16 +52,25 @@ from zprof.rules.transfer.rate_limited_prefetch import FIXES as LIMITER_FIXES
 from zprof.rules.waiting.late_ranks import explain_lateness
 from zprof.rules.waiting.rotating_straggler import STEPS_RATIO
 from zprof.step import edits
+from zprof.step.calls import (
+    ALLOCATES,
+    WAITS,
+    WAITS_FOR_EVENT,
+    are_calls,
+    count_per_step,
+    keep_recurring,
+    measure_loading_ns,
+)
 from zprof.step.predict import PlayedStep, widen_gains
 from zprof.step.slow_ranks import find_excess, find_slowest, mark_in_turn, mark_recurring
-from zprof.step.tasks import NONE, Bools, Graph, RankGraph, step_places
+from zprof.step.tasks import NONE, Bools, Graph, RankGraph
 
 #: Minimum gain, as a share of the step, to report a cause, and for high confidence.
 _MIN_STEP_RATIO, _HIGH_CONFIDENCE_RATIO = 0.015, 0.05
 #: Minimum gain if the cause itself was observed: ranks that stand out, or this share of a step's collectives.
 _MIN_OBSERVED_RATIO, _MIN_BLOCKED_RATIO = 0.01, 0.25
-#: Minimum share of the steps that show a cause, and of those with the same late rank.
-_MIN_STEPS_RATIO, _SAME_RANK_RATIO = 0.5, 0.8
+#: Minimum share of the steps with the same late rank.
+_SAME_RANK_RATIO = 0.8
 _MIN_STEPS_FOR_HIGH_CONFIDENCE = 3
 #: With up to this many waits per step, the program reads its loss: a note, unless they cost much.
 _MAX_NORMAL_COUNT = 1.5
@@ -159,14 +164,6 @@ def _judge_candidate(step: PlayedStep, graph: Graph, candidate: _Candidate) -> F
     )
 
 
-def _keep_recurring(rank: RankGraph, steps: int, selected: Bools) -> Bools:
-    """Keep selected calls if they occur in most steps after the first, which contains the start-up."""
-    places = step_places(rank)
-    later = {place for place in places[selected].tolist() if place}
-    is_frequent = len(later) >= max(1.0, _MIN_STEPS_RATIO * (steps - 1))
-    return selected if is_frequent else np.zeros(len(selected), dtype=np.bool_)
-
-
 def _awaits_long_copy(rank: RankGraph) -> Bools:
     """Return a mask of the calls that wait for a long copy, whose data the host needs."""
     on = np.maximum(rank.blocks_on, 0)
@@ -175,18 +172,14 @@ def _awaits_long_copy(rank: RankGraph) -> Bools:
     return awaits
 
 
-def _count_per_step(graph: Graph, selected: Callable[[RankGraph], Bools]) -> float:
-    return float(np.mean([selected(rank).sum() for rank in graph.ranks])) / graph.steps
-
-
 def _find_blocking_calls(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
     words = analysis.time.words
 
     def selected(rank: RankGraph) -> Bools:
         blocks = are_calls(rank, WAITS) & ~are_calls(rank, WAITS_FOR_EVENT) & (rank.blocks_on != NONE)
-        return _keep_recurring(rank, graph.steps, blocks & ~_awaits_long_copy(rank))
+        return keep_recurring(rank, graph.steps, blocks & ~_awaits_long_copy(rank))
 
-    count = _count_per_step(graph, selected)
+    count = count_per_step(graph, selected)
     if not count or is_inference(analysis):  # a decoder reads each token back
         return []
     return [
@@ -213,9 +206,9 @@ def _find_rate_limit(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
 
     def selected(rank: RankGraph) -> Bools:
         blocks = are_calls(rank, WAITS_FOR_EVENT) & (rank.blocks_on != NONE)
-        return _keep_recurring(rank, graph.steps, blocks)
+        return keep_recurring(rank, graph.steps, blocks)
 
-    count = _count_per_step(graph, selected)
+    count = count_per_step(graph, selected)
     if not count:
         return []
     return [
@@ -261,9 +254,9 @@ def _find_allocations(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
     words = analysis.time.words
 
     def selected(rank: RankGraph) -> Bools:
-        return _keep_recurring(rank, graph.steps, are_calls(rank, ALLOCATES))
+        return keep_recurring(rank, graph.steps, are_calls(rank, ALLOCATES))
 
-    count = _count_per_step(graph, selected)
+    count = count_per_step(graph, selected)
     if not count:
         return []
     return [
