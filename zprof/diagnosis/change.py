@@ -9,13 +9,37 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.compare.differences import compute_ledger_delta
 from zprof.causes.cause import Cause
 from zprof.model.findings import Confidence, Finding, SavingNote
+from zprof.model.report import Comparison
 
 #: Share of the difference from which on a cause is one of its causes.
 MIN_CHANGE_RATIO = 0.1
 #: Growth that an amount has from recording to recording.
 _MAX_GROWTH_RATIO = 1.1
+
+
+def account_for_change(
+    findings: Sequence[Finding],
+    before: Sequence[Finding],
+    comparison: Comparison,
+    causes: Mapping[str, Cause],
+    lasting: Collection[str],
+) -> tuple[tuple[Finding, ...], Comparison]:
+    """Return the findings with what each adds to the step, and the comparison with what none claims."""
+    delta = compute_ledger_delta(comparison)
+    slower_ns = sum(delta.values())
+    attributed = attribute_change(findings, before, slower_ns, causes, lasting)
+    if slower_ns <= 0:
+        return attributed, comparison
+    return attributed, replace(comparison, unclaimed_ns=find_unclaimed_change(delta, attributed, causes))
+
+
+def is_lasting(cause: Cause, analysis: RunAnalysis, baseline: RunAnalysis) -> bool:
+    """Return True if the cause says that the baseline has as much of it, at whatever cost."""
+    return cause.is_lasting is not None and cause.is_lasting(analysis, baseline)
 
 
 def attribute_change(

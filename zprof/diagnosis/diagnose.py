@@ -1,22 +1,18 @@
 """Look for causes in a recording, optionally against a baseline, and build the report."""
 
-from collections.abc import Mapping, Sequence, Set
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_only, analyse_time_only
 from zprof.causes.cause import Cause, Need
 from zprof.causes.registry import load_causes
-from zprof.diagnosis.change import attribute_change, find_unclaimed_change
-from zprof.diagnosis.claims import Unexplained, find_unexplained_loss
-from zprof.diagnosis.ending_verdict import has_run_out_of_memory
+from zprof.diagnosis.claims import find_unexplained_loss
 from zprof.diagnosis.find_causes import find_causes
-from zprof.diagnosis.verdict import judge, judge_memory
-from zprof.model.findings import Finding
-from zprof.model.gaps import Gap
+from zprof.diagnosis.verdict import Case, has_run_out_of_memory, judge, judge_memory
 from zprof.model.hang import is_stuck
-from zprof.model.report import Comparison, Report, Verdict
+from zprof.model.report import Report, Verdict
 from zprof.model.time import WindowPolicy
 from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
@@ -91,48 +87,27 @@ def diagnose_time(
     return _build_report(analysis, baseline_analysis, _list_needs(analysis) - {Need.MEMORY})
 
 
-def _build_report(
-    analysis: RunAnalysis, baseline_analysis: RunAnalysis | None, has: frozenset[Need]
-) -> Report:
+def _build_report(analysis: RunAnalysis, baseline: RunAnalysis | None, has: frozenset[Need]) -> Report:
     causes = _select_causes(analysis, has)
-    findings, gaps = find_causes(causes, analysis, baseline_analysis)
+    findings, gaps = find_causes(causes, analysis, baseline)
     comparison = None
-    if baseline_analysis is not None:
+    if baseline is not None:
         from zprof.analysis.compare.differences import compare, find_comparison_gaps
+        from zprof.diagnosis.change import account_for_change, is_lasting
 
-        gaps += find_comparison_gaps(baseline_analysis, analysis)
-        comparison = compare(baseline_analysis, analysis)
+        gaps += find_comparison_gaps(baseline, analysis)
+        comparison = compare(baseline, analysis)
         if comparison is not None and comparison.step_time is not None:
-            before, _ = find_causes(causes, baseline_analysis, None)
-            lasting = {
-                finding.cause
-                for finding in findings
-                if (is_lasting := causes[finding.cause].is_lasting) is not None
-                and is_lasting(analysis, baseline_analysis)
-            }
-            findings, comparison = _account_for_change(findings, before, comparison, causes, lasting)
-    unexplained = (
-        Unexplained()
-        if is_stuck(analysis.hang)
-        else find_unexplained_loss(
-            findings, causes, analysis.time.per_rank, analysis.time.collectives, analysis.time.steps
-        )
-    )
-    verdict = judge(
-        analysis.run,
-        analysis.time,
-        comparison,
-        findings=findings,
-        gaps=gaps,
-        memory=analysis.memory,
-        causes=causes,
-        unexplained=unexplained,
-        volume=analysis.volume,
-        hang=analysis.hang,
-        endings=analysis.endings,
-    )
-    report = _assemble_report(analysis, verdict, comparison, findings, gaps)
-    return replace(report, unclaimed=unexplained.terms, unclaimed_rank=unexplained.rank)
+            before, _ = find_causes(causes, baseline, None)
+            found = {finding.cause for finding in findings}
+            lasting = {name for name in found if is_lasting(causes[name], analysis, baseline)}
+            findings, comparison = account_for_change(findings, before, comparison, causes, lasting)
+    case = _make_case(analysis, causes=causes, findings=findings, gaps=gaps, comparison=comparison)
+    if not is_stuck(analysis.hang):
+        time = analysis.time
+        rest = find_unexplained_loss(findings, causes, time.per_rank, time.collectives, time.steps)
+        case = replace(case, unexplained=rest)
+    return _make_report(case, judge(case))
 
 
 def _list_needs(analysis: RunAnalysis) -> frozenset[Need]:
@@ -154,24 +129,6 @@ def _select_causes(analysis: RunAnalysis, has: frozenset[Need]) -> Mapping[str, 
     return {**hangs, **{name: cause for name, cause in memory.items() if cause.is_failure}}
 
 
-def _account_for_change(
-    findings: Sequence[Finding],
-    before: Sequence[Finding],
-    comparison: Comparison,
-    causes: Mapping[str, Cause],
-    lasting: Set[str],
-) -> tuple[tuple[Finding, ...], Comparison]:
-    """Return the findings with what each adds to the step, and the comparison with what none claims."""
-    from zprof.analysis.compare.differences import compute_ledger_delta  # with a baseline only
-
-    delta = compute_ledger_delta(comparison)
-    slower_ns = sum(delta.values())
-    attributed = attribute_change(findings, before, slower_ns, causes, lasting)
-    if slower_ns <= 0:
-        return attributed, comparison
-    return attributed, replace(comparison, unclaimed_ns=find_unclaimed_change(delta, attributed, causes))
-
-
 def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
     """Build the report on memory only, without reading or judging time.
 
@@ -188,29 +145,37 @@ def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
 
         gaps += list_baseline_gaps(baseline_analysis, analysis)
         comparison = compare(baseline_analysis, analysis)
-    verdict = judge_memory(analysis.run, analysis.memory, findings, causes)
-    return _assemble_report(analysis, verdict, comparison, findings, gaps)
+    case = _make_case(analysis, causes=causes, findings=findings, gaps=gaps, comparison=comparison)
+    return _make_report(case, judge_memory(case))
 
 
-def _assemble_report(
-    analysis: RunAnalysis,
-    verdict: Verdict,
-    comparison: Comparison | None,
-    findings: Sequence[Finding],
-    gaps: Sequence[Gap],
-) -> Report:
-    return Report(
-        zprof_version=__version__,
-        verdict=verdict,
+def _make_case(analysis: RunAnalysis, **more: Any) -> Case:
+    return Case(
         run=analysis.run,
         time=analysis.time,
         memory=analysis.memory,
         volume=analysis.volume,
-        comparison=comparison,
-        findings=tuple(findings),
-        gaps=tuple(gaps),
         hang=analysis.hang,
         endings=analysis.endings,
+        **more,
+    )
+
+
+def _make_report(case: Case, verdict: Verdict) -> Report:
+    return Report(
+        zprof_version=__version__,
+        verdict=verdict,
+        run=case.run,
+        time=case.time,
+        memory=case.memory,
+        volume=case.volume,
+        comparison=case.comparison,
+        findings=tuple(case.findings),
+        gaps=tuple(case.gaps),
+        hang=case.hang,
+        endings=tuple(case.endings),
+        unclaimed=case.unexplained.terms,
+        unclaimed_rank=case.unexplained.rank,
     )
 
 

@@ -1,13 +1,25 @@
 """Say in a few words how a rank ended; every output has these words."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from zprof.model.endings import EndMoment, RankEnd
-from zprof.model.formatting import printable, shorten
+from zprof.model.formatting import format_bytes, printable, shorten
+from zprof.model.gaps import Gap, GapKind
+from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.tenants import DISPLAY_ORDER
 
 _MAX_ERROR_LENGTH, _MAX_FILE_LENGTH = 110, 60
 _MAX_OTHERS = 3
+#: Gaps that prevent a verdict from covering the entire run, and their wording for several ranks.
+_LOST_RANKS = {
+    GapKind.PROGRAM_FAILED: "failed",
+    GapKind.RANK_MISSING: "recorded nothing",
+    GapKind.RANK_CUT_SHORT: "ended before the recording",
+    GapKind.DISK_FULL: "ran out of disk space",
+}
+#: Ranks that a sentence names.
+_MAX_RANKS = 4
 #: Where C++ code raised an error: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
 _SOURCE_FILE = re.compile(r"\[/\S{1,300}:\d{1,9}\] ")
 
@@ -60,3 +72,32 @@ def name_place(end: RankEnd) -> str:
     location = end.location
     line = f"{location.file}:{location.line}" if location is not None else ""
     return printable(f"{end.operation} ({line})" if end.operation and line else end.operation or line)
+
+
+def list_lost_ranks(gaps: Sequence[Gap], described: Iterable[int]) -> Iterator[str]:
+    """Yield which ranks have no recording, or not all of it, and are not described otherwise."""
+    for kind, verb in _LOST_RANKS.items():
+        found = {gap.rank: gap for gap in gaps if gap.kind is kind and gap.rank is not None}
+        ranks = sorted(rank for rank in found if kind is GapKind.DISK_FULL or rank not in described)
+        if not ranks:
+            continue
+        shown = ", ".join(str(rank) for rank in ranks[:_MAX_RANKS])
+        more = f" and {len(ranks) - _MAX_RANKS} more" if len(ranks) > _MAX_RANKS else ""
+        steps = {found[rank].step for rank in ranks}
+        step = steps.pop() if len(steps) == 1 else None
+        when = f" in step {step}" if step is not None else ""
+        detail = f" ({found[ranks[0]].detail})" if found[ranks[0]].detail else ""
+        yield f"{'ranks' if len(ranks) > 1 else 'rank'} {shown}{more} {verb}{when}{detail}"
+
+
+def describe_out_of_memory(failure: OutOfMemory) -> str:
+    """Return what was requested and what was live, with the largest owner."""
+    moment = f" in step {failure.step}" if failure.step is not None else ""
+    phase = f", {failure.phase}" if failure.phase else ""
+    sizes = {"untagged": failure.untagged_bytes}
+    sizes |= {tenant.value.replace("_", " "): failure.tenants.get(tenant, 0) for tenant in DISPLAY_ORDER}
+    largest = max(sizes, key=lambda name: sizes[name])
+    return (
+        f"rank {failure.rank} ran out of memory{moment}{phase}: {format_bytes(failure.requested_bytes)} "
+        f"requested, {format_bytes(failure.live_bytes)} live, of it {format_bytes(sizes[largest])} {largest}"
+    )
