@@ -5,9 +5,12 @@ import numpy as np
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.signal import Untested
 
 #: Column that identifies one collective across ranks (sequence numbers do not if some ranks lack rows).
 INSTANCE = "instance"
+#: What a cause lacks that shows only in collectives.
+NO_COLLECTIVES = Untested(reason="no collective was recorded", remedy="record the time window")
 
 
 def select_steady_rows(analysis: RunAnalysis) -> Columns:
@@ -45,6 +48,12 @@ def count_steps(analysis: RunAnalysis) -> int:
 def max_noise_floor_ns(analysis: RunAnalysis) -> int:
     """Return the noise floor of durations on the noisiest rank."""
     return max((rank.noise_floor_ns for rank in analysis.time.per_rank), default=0)
+
+
+def get_clock_uncertainty_ns(analysis: RunAnalysis) -> int:
+    """Return the maximum remaining offset between the aligned clocks of two ranks, 0 if not aligned."""
+    alignment = analysis.time.alignment
+    return alignment.uncertainty_ns if alignment else 0
 
 
 def has_no_collectives(analysis: RunAnalysis) -> bool:

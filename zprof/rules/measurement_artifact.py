@@ -23,14 +23,19 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, Groups
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.per_step import count_steps, max_noise_floor_ns, mean_per_step, mean_wall_ns
+from zprof.analysis.per_step import (
+    count_steps,
+    get_clock_uncertainty_ns,
+    max_noise_floor_ns,
+    mean_per_step,
+    mean_wall_ns,
+)
 from zprof.analysis.time.ledger import RankTracks
 from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.rules.evidence import START_COST_PER_STEP, Fact, make_fact
 from zprof.rules.rule import MIN_GAIN_RATIO, make_finding, untested_gap
-from zprof.step.links import get_clock_uncertainty_ns
 
 _MIN_FIRST_WAIT_RATIO = 0.20
 #: Below this share of matched collectives, rules about ranks that wait for each other are unreliable.

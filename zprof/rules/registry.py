@@ -8,7 +8,11 @@ from zprof.causes.cause import Need, Proof, Sign
 from zprof.model.findings import Cause
 from zprof.rules.compute.allocator_retries import allocator_retries
 from zprof.rules.compute.blocking_sync import blocking_sync, is_waiting_as_often
-from zprof.rules.compute.comm_slows_compute import comm_slows_compute, state_hidden_slowdown
+from zprof.rules.compute.comm_slows_compute import (
+    SLOWED_RATIO,
+    comm_slows_compute,
+    state_hidden_slowdown,
+)
 from zprof.rules.compute.copy_overhead import copy_overhead
 from zprof.rules.compute.cpu_bound_launch import cpu_bound_launch
 from zprof.rules.compute.lost_compute_efficiency import lost_compute_efficiency
@@ -33,7 +37,7 @@ from zprof.rules.memory.wrong_stage import wrong_stage
 from zprof.rules.rule import Rule
 from zprof.rules.settings.option_without_effect import option_without_effect
 from zprof.rules.settings.slowed_by_instruments import slowed_by_instruments
-from zprof.rules.step_edits import EDITS, SCHEDULE_CHANGES, SLOWED_RATIO, measure_slowdown
+from zprof.rules.step_edits import EDITS, SCHEDULE_CHANGES
 from zprof.rules.transfer.compute_blocks_comm import compute_blocks_comm
 from zprof.rules.transfer.latency_bound_collectives import latency_bound_collectives
 from zprof.rules.transfer.low_bus_bandwidth import low_bus_bandwidth
@@ -54,6 +58,7 @@ from zprof.rules.volume.uneven_shapes import uneven_shapes
 from zprof.rules.volume.unhidden_optimizer_gather import unhidden_optimizer_gather
 from zprof.rules.waiting.rotating_straggler import rotating_straggler
 from zprof.rules.waiting.straggler_rank import straggler_rank
+from zprof.step.slowdown import measure_slowdown
 
 MEASUREMENT_RULES = (
     Rule(cause=Cause.MEASUREMENT_ARTIFACT, check=measurement_artifact),

@@ -6,7 +6,6 @@ known but not their kernels, some fixes are changes of the schedule (:data:`SCHE
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from zprof.analysis.time.host_idle import find_waits_after_reads
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Finding
 from zprof.model.whatif import Change
-from zprof.rules.compute.comm_slows_compute import measure_slowdown_by_name
 from zprof.rules.evidence import (
     COPIES_BESIDE,
     EXPOSED_COPIES,
@@ -53,7 +51,7 @@ from zprof.step.calls import (
 from zprof.step.links import read_latencies
 from zprof.step.messages import run_beside_ratio
 from zprof.step.slow_ranks import find_excess, mark_in_turn
-from zprof.step.slowdown import FittedSlowdown, fit_slowdown
+from zprof.step.slowdown import measure_slowdown
 from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph
 from zprof.step.traffic import read_model_traffic, surely_moving_ns
 
@@ -65,8 +63,6 @@ _FORWARD_AND_SLOWDOWN_RATIOS = ((0.25, 0.5), (0.35, 0.15))
 _UNITS_AROUND_BLOCKS = 2
 #: If more of the time of closing gathers overlaps with compute, they are hidden, at least partly.
 _BESIDE_RATIO = 0.1
-#: Minimum factor for kernels to count as slowed down by collectives; 1.00 to 1.06 is usual.
-SLOWED_RATIO = 1.10
 #: Copies that move state between host and device: a copy of some scalars takes microseconds.
 _TO_HOST, _TO_DEVICE = re.compile(r"DtoH|DeviceToHost"), re.compile(r"HtoD|HostToDevice")
 _LONG_COPY_NS = 100_000
@@ -159,7 +155,7 @@ def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seque
     """
     if not graph.has_kernels:
         known = {entry.key: entry.value for entry in finding.evidence}
-        return [_shorten_own_work(graph, known[EXPOSED_COPIES])]
+        return [edits.shorten_own_work(graph, known[EXPOSED_COPIES])]
     names = list_copy_names(analysis)
 
     def are_copies(rank: RankGraph) -> Bools:
@@ -264,7 +260,7 @@ def _keep_states_on_device(analysis: RunAnalysis, graph: Graph, finding: Finding
     """
     if not graph.has_kernels:
         known = {entry.key: entry.value for entry in finding.evidence}
-        return [_shorten_own_work(graph, known[EXPOSED_COPIES] + known[COPIES_BESIDE])]
+        return [edits.shorten_own_work(graph, known[EXPOSED_COPIES] + known[COPIES_BESIDE])]
 
     def is_copy(rank: RankGraph, pattern: re.Pattern[str]) -> Bools:
         moved: Bools = rank.tasks.kernel.match(pattern.search) & (rank.work_ns >= _LONG_COPY_NS)
@@ -296,39 +292,10 @@ def undo_slowdown(analysis: RunAnalysis, graph: Graph, finding: Finding | None =
     return [edits.undo_slowdown(graph, factor) for factor in sorted(fitted | stated) if factor > 1]
 
 
-def measure_slowdown(analysis: RunAnalysis, graph: Graph, *, by_time: bool = False) -> FittedSlowdown:
-    """Measure the time of kernels during collectives relative to alone, by position in blocks, else by name.
-
-    It is that of the typical kernel, to tell if kernels slow down; ``by_time``: of the mean ns, for the cost.
-    The factor is at least 1; it is 1, of no kernels, if it cannot be measured.
-    """
-    fitted = fit_slowdown(graph, list_copy_names(analysis), by_time=by_time)
-    if fitted is not None:
-        return FittedSlowdown(factor=max(1.0, fitted.factor), kernels=fitted.kernels)
-    by_name = measure_slowdown_by_name(analysis.kernels)
-    if not by_name.known:
-        return FittedSlowdown(factor=1.0, kernels=0)
-    return FittedSlowdown(factor=min(by_name.factor, by_name.typical_factor), kernels=by_name.kernels)
-
-
 def _restore_baseline_compute(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Restore the kernel times of the baseline, by the median of the ranks and by the worst one."""
     slower = [entry.value for entry in finding.evidence if entry.key in KERNEL_TIME_RATIOS]
-    return [edits.scale_work(graph, partial(_scaled_work, 1 / ratio)) for ratio in slower if ratio > 1]
-
-
-def _shorten_own_work(graph: Graph, by_ns: float) -> Graph:
-    """Shorten what the thread of each CPU rank does by this time per step, all of it by the same share."""
-
-    def ratio(rank: RankGraph) -> Floats:
-        own_ns = float(rank.work_ns[rank.collective == NONE].sum()) / graph.steps
-        return _scaled_work(max(0.0, 1 - by_ns / max(1.0, own_ns)), rank)
-
-    return edits.scale_work(graph, ratio)
-
-
-def _scaled_work(ratio: float, rank: RankGraph) -> Floats:
-    return np.full(len(rank.tasks), ratio)
+    return [edits.scale_work(graph, 1 / ratio) for ratio in slower if ratio > 1]
 
 
 def start_held_collectives(
@@ -358,9 +325,7 @@ def _even_out_shapes(analysis: RunAnalysis, graph: Graph, finding: Finding) -> S
     ranks, compute_ns = analysis.steps.group_by("rank"), analysis.steps.ints("compute_ns")
     own_ns = dict(zip(analysis.steps.ints("rank")[ranks.first].tolist(), ranks.mean(compute_ns), strict=True))
     mean_ns = float(np.mean(list(own_ns.values())))
-    return [
-        edits.scale_work(graph, lambda rank: _scaled_work(mean_ns / max(1.0, own_ns[rank.tasks.rank]), rank))
-    ]
+    return [edits.scale_work(graph, lambda rank: mean_ns / max(1.0, own_ns[rank.tasks.rank]))]
 
 
 def _remove_padding(analysis: RunAnalysis, graph: Graph, ratio: float) -> Sequence[Graph]:
@@ -373,7 +338,7 @@ def _remove_padding(analysis: RunAnalysis, graph: Graph, ratio: float) -> Sequen
     filled = measure_filling(analysis)
     own_ns = mean_per_step(analysis, analysis.steps.ints("compute_ns").sum())
     shares = [spent / max(1.0, own_ns) for spent in filled.bounds_ns] if filled else [0.0]
-    return [edits.scale_work(smaller, partial(_scaled_work, max(0.0, 1 - share))) for share in sorted(shares)]
+    return [edits.scale_work(smaller, max(0.0, 1 - share)) for share in sorted(shares)]
 
 
 EDITS: Mapping[Cause, Edit] = {

@@ -323,14 +323,25 @@ def _even_out_sums(graph: Graph, late: Sequence[int] | None) -> Graph:
     return edit_ranks(graph, edit)
 
 
-def scale_work(graph: Graph, ratio: Callable[[RankGraph], Floats]) -> Graph:
+def scale_work(graph: Graph, ratio: float | Callable[[RankGraph], Floats | float]) -> Graph:
     """Scale the device time of each piece of work that is not a collective."""
 
     def edit(rank: RankGraph) -> RankGraph:
-        factor = np.where(rank.collective == NONE, ratio(rank), 1.0)
+        chosen = ratio(rank) if callable(ratio) else ratio
+        factor = np.where(rank.collective == NONE, chosen, 1.0)
         return replace(rank, work_ns=rank.work_ns * factor)
 
     return edit_ranks(graph, edit)
+
+
+def shorten_own_work(graph: Graph, by_ns: float) -> Graph:
+    """Shorten what the thread of each CPU rank does by this time per step, all of it by the same share."""
+
+    def measure_ratio(rank: RankGraph) -> float:
+        own_ns = float(rank.work_ns[rank.collective == NONE].sum()) / graph.steps
+        return max(0.0, 1 - by_ns / max(1.0, own_ns))
+
+    return scale_work(graph, measure_ratio)
 
 
 def release_held(graph: Graph, gathers: frozenset[int]) -> Graph:

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, Groups, Texts
 from zprof.analysis.intervals import Intervals, covered, intervals
+from zprof.analysis.per_step import get_clock_uncertainty_ns
 from zprof.analysis.time.collective_rows import select_kind
 from zprof.analysis.time.transfer.link_fits import fit_line
 from zprof.model.collectives import CollectiveKind, bus_factor
@@ -54,12 +55,6 @@ _DEVIATION_OF_MEDIAN, _MAX_STANDARD_ERRORS = 1.48, 2.0
 _SCALARS_PER_STEP, _FASTEST_QUANTILE, _MANY_MESSAGES = 2.0, 0.05, 8
 #: Messages longer than this multiple of the median were delayed by something else.
 _OUTLIER_FACTOR = 3.0
-
-
-def get_clock_uncertainty_ns(analysis: RunAnalysis) -> int:
-    """Return the maximum remaining offset between the aligned clocks of two ranks, 0 if not aligned."""
-    alignment = analysis.time.alignment
-    return alignment.uncertainty_ns if alignment else 0
 
 
 def measure_transfers(analysis: RunAnalysis, rows: Columns) -> Columns:

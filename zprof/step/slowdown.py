@@ -18,7 +18,10 @@ from collections.abc import Collection
 import numpy as np
 from msgspec import Struct
 
+from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s, covered, union
+from zprof.analysis.per_step import list_copy_names
+from zprof.analysis.time.kernel_slowdown import measure_slowdown_by_name
 from zprof.step.blocks import find_blocks
 from zprof.step.tasks import NONE, Floats, Graph, RankGraph, step_places
 
@@ -44,6 +47,21 @@ class FittedSlowdown(Struct, frozen=True, kw_only=True):
 
     factor: float
     kernels: int
+
+
+def measure_slowdown(analysis: RunAnalysis, graph: Graph, *, by_time: bool = False) -> FittedSlowdown:
+    """Measure the time of kernels during collectives relative to alone, by position in blocks, else by name.
+
+    It is that of the typical kernel, to tell if kernels slow down; ``by_time``: of the mean ns, for the cost.
+    The factor is at least 1; it is 1, of no kernels, if it cannot be measured.
+    """
+    fitted = fit_slowdown(graph, list_copy_names(analysis), by_time=by_time)
+    if fitted is not None:
+        return FittedSlowdown(factor=max(1.0, fitted.factor), kernels=fitted.kernels)
+    by_name = measure_slowdown_by_name(analysis.kernels)
+    if not by_name.known:
+        return FittedSlowdown(factor=1.0, kernels=0)
+    return FittedSlowdown(factor=min(by_name.factor, by_name.typical_factor), kernels=by_name.kernels)
 
 
 def fit_slowdown(graph: Graph, copies: Collection[str], *, by_time: bool = False) -> FittedSlowdown | None:

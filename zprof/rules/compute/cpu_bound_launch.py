@@ -38,6 +38,7 @@ from zprof.analysis.time.host_time import (
     rate_confidence,
     sum_columns,
 )
+from zprof.analysis.time.own_time import OwnTime, measure_own_time
 from zprof.analysis.time.own_work import LineShare, locate_idle
 from zprof.causes.fix import is_on_cpu
 from zprof.model.findings import Cause, Confidence, Finding
@@ -47,7 +48,6 @@ from zprof.rules.compute.idle_time import find_missing_host_gap, find_single_occ
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import make_finding, rate_severity, untested_gap
 from zprof.rules.waiting.late_ranks import name_place
-from zprof.rules.waiting.own_time import OwnTime, measure_own_time
 
 #: Minimum share of the step: for a finding, and for high confidence.
 _MIN_STEP_RATIO = 0.10

@@ -6,7 +6,7 @@ and rank,
     ratio = sum(t_b / w_b) / sum(t_a / w_a)         lost = sum(t_b) * (1 - 1 / ratio)
 
 Both are computed twice: from the times as measured, and without the slowdown by concurrent collectives
-(:mod:`zprof.rules.compute.comm_slows_compute`), which is an estimate and differs between the runs as their
+(:mod:`zprof.analysis.time.kernel_slowdown`), which is an estimate and differs between the runs as their
 overlap does. The smaller ratio decides.
 
 w is in tokens, else in samples, if both runs report them. Otherwise it is assumed to be the same, and the
@@ -24,11 +24,11 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.per_step import mean_wall_ns
+from zprof.analysis.time.kernel_slowdown import estimate_alone_ns, measure_slowdown_by_name
 from zprof.causes.fix import is_on_cpu
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
-from zprof.rules.compute.comm_slows_compute import estimate_alone_ns, measure_slowdown_by_name
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import make_finding, rate_severity, untested_gap
 

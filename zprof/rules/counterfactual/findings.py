@@ -14,6 +14,7 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_per_step
 from zprof.analysis.time.host_time import is_host_inflated, is_inference
+from zprof.analysis.time.kernel_slowdown import measure_slowdown_by_name
 from zprof.causes.fix import choose_fix
 from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
 from zprof.model.formatting import format_frequency
@@ -26,9 +27,9 @@ from zprof.rules.compute.blocking_sync import (
     make_wait_facts,
 )
 from zprof.rules.compute.comm_slows_compute import (
+    SLOWED_RATIO,
     choose_slowdown_fix,
     make_slowdown_facts,
-    measure_slowdown_by_name,
 )
 from zprof.rules.compute.cpu_bound_launch import (
     choose_launch_fix,
@@ -39,9 +40,7 @@ from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.late_gathers import are_gathers_late
 from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.step_edits import (
-    SLOWED_RATIO,
     launch_faster,
-    measure_slowdown,
     select_gathers,
     start_held_collectives,
     undo_slowdown,
@@ -63,6 +62,7 @@ from zprof.step.calls import (
 )
 from zprof.step.predict import PlayedStep, widen_gains
 from zprof.step.slow_ranks import find_excess, find_slowest, mark_in_turn, mark_recurring
+from zprof.step.slowdown import measure_slowdown
 from zprof.step.tasks import NONE, Bools, Graph, RankGraph
 
 #: Minimum gain, as a share of the step, to report a cause, and for high confidence.

@@ -16,7 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import max_noise_floor_ns
+from zprof.analysis.per_step import get_clock_uncertainty_ns, max_noise_floor_ns
+from zprof.analysis.time.own_time import OwnTime, Table
 from zprof.analysis.time.own_work import (
     ExtraOperator,
     find_extra_operators,
@@ -30,8 +31,6 @@ from zprof.model.formatting import printable, shorten
 from zprof.model.time import LateReason
 from zprof.rules.compute.blocking_sync import locate_sync
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.waiting.own_time import OwnTime, Table
-from zprof.step.links import get_clock_uncertainty_ns
 
 _PARTS = ("compute", "copies", "idle")
 _ABOVE_NOISE = 3

@@ -2,7 +2,7 @@
 
 Garbage collection, a data loader, Python on shared cores: rare on each rank, but with many ranks one stalls
 in every step. No rank stands out over the steps (that would be ZP301), but in each step one rank is busy by
-itself longer than the others (:mod:`zprof.rules.waiting.own_time`):
+itself longer than the others (:mod:`zprof.analysis.time.own_time`):
 
     cost of a step = own time of the latest rank - the median of the others
 
@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import has_no_collectives, mean_wall_ns, select_steady_rows
+from zprof.analysis.time.own_time import OwnTime, measure_own_time
 from zprof.causes.fix import LOAD_AHEAD, choose_fix
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
@@ -35,7 +36,6 @@ from zprof.rules.waiting.late_ranks import (
     locate_late,
     noise_floor_of_delay_ns,
 )
-from zprof.rules.waiting.own_time import OwnTime, measure_own_time
 from zprof.rules.waiting.straggler_rank import missing_ranks_gap
 
 #: Maximum share of the cost on one rank; with two ranks one has at least half of it.

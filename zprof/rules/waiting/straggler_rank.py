@@ -1,7 +1,7 @@
 """ZP301 straggler_rank: one rank is late, step after step, and the others wait for it.
 
 Signal: the rank's *delay*, which is how much longer than the median of the others it is busy with itself in a
-step (:mod:`zprof.rules.waiting.own_time`). Some rank always arrives last, so arriving last accuses nobody.
+step (:mod:`zprof.analysis.time.own_time`). Some rank always arrives last, so arriving last accuses nobody.
 Exposed wait alone is not the cost either: if communication only just fits under compute, the others' waits
 hide there (a 12 % slower rank cost 9 % of the step with 1 % of exposed wait). The delay covers both.
 
@@ -35,6 +35,7 @@ from zprof.analysis.per_step import (
     mean_wall_ns,
     select_steady_rows,
 )
+from zprof.analysis.time.own_time import OwnTime, measure_own_time, measure_own_time_with_idle
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
@@ -49,7 +50,6 @@ from zprof.rules.waiting.late_ranks import (
     find_suspect,
     find_suspects_by_part,
 )
-from zprof.rules.waiting.own_time import OwnTime, measure_own_time, measure_own_time_with_idle
 
 
 class CausedWaits(Struct, frozen=True, kw_only=True):

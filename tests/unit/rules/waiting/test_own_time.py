@@ -11,7 +11,7 @@ from tests.support.device_plays import MS, US, Collect, Drain, Host, Join, Kerne
 from tests.support.rule_runs import found, judged
 from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
-from zprof.rules.waiting.own_time import measure_own_time
+from zprof.analysis.time.own_time import measure_own_time
 from zprof.rules.waiting.rotating_straggler import rotating_straggler
 from zprof.rules.waiting.straggler_rank import straggler_rank
 from zprof.run.reader import load

@@ -23,10 +23,10 @@ from tests.support.rule_runs import (
 from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Groups
+from zprof.analysis.time.own_time import OwnTime
 from zprof.model.findings import Finding
 from zprof.model.time import LateReason
 from zprof.rules.waiting.late_ranks import Suspect, find_reason, find_suspect, noise_floor_of_delay_ns
-from zprof.rules.waiting.own_time import OwnTime
 from zprof.rules.waiting.straggler_rank import measure_waits, straggler_rank
 
 LATE = Scenario(delay_ms={1: 40})
