@@ -61,6 +61,13 @@ def has_no_collectives(analysis: RunAnalysis) -> bool:
     return analysis.run.world_size > 1 and not len(analysis.collectives)
 
 
+def find_missing_collectives(analysis: RunAnalysis) -> Untested | None:
+    """Return what is missing if several ranks ran but no collectives were recorded, else None."""
+    if not has_no_collectives(analysis):
+        return None
+    return Untested(reason="no collective was recorded", remedy="record the time window")
+
+
 def can_play_kernels(analysis: RunAnalysis) -> bool:
     """Return True if the step has kernels to be played; what a fix gains then decides if it is proposed."""
     return analysis.source is not None and analysis.run.device != "cpu"

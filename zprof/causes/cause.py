@@ -41,6 +41,12 @@ COMMON_EVIDENCE: Mapping[str, tuple[str, Unit]] = {
     "replayed_saving": ("reduction {of_step} time in a replay without it", Unit.NS),
     "share_of_step": ("{of_step}", Unit.RATIO),
     "exposed_part": ("exposed transfer {per_step}", Unit.NS),
+    "exposed_time_per_step": ("their exposed time {per_step}", Unit.NS),
+    "transfer_per_step": ("their transfer {per_step}", Unit.NS),
+    "bytes_per_step": ("their bytes {per_step}", Unit.BYTES),
+    "all_gathers_per_step": ("all_gathers {per_step}", Unit.COUNT),
+    "memory_to_keep_units": ("memory to keep all units", Unit.BYTES),
+    "free_at_peak": ("free at the peak", Unit.BYTES),
     "peak_of_largest_rank": ("peak of the largest rank", Unit.BYTES),
 }
 

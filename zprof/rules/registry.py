@@ -46,14 +46,6 @@ from zprof.rules.transfer.rate_limited_prefetch import rate_limited_prefetch
 from zprof.rules.transfer.sharding_spans_nodes import sharding_spans_nodes
 from zprof.rules.transfer.single_unit import single_unit
 from zprof.rules.transfer.units_too_small import units_too_small
-from zprof.rules.volume.accumulation_regathers import accumulation_regathers
-from zprof.rules.volume.accumulation_syncs import accumulation_syncs
-from zprof.rules.volume.checkpoint_regathers import checkpoint_regathers
-from zprof.rules.volume.fp32_gather import fp32_gather
-from zprof.rules.volume.fp32_reduce import fp32_reduce
-from zprof.rules.volume.last_unit_regathered import last_unit_regathered
-from zprof.rules.volume.needless_reshard_after_forward import needless_reshard_after_forward
-from zprof.rules.volume.regathers import measure_headroom, read_gathers
 from zprof.rules.volume.uneven_shapes import uneven_shapes
 from zprof.rules.volume.unhidden_optimizer_gather import unhidden_optimizer_gather
 from zprof.rules.waiting.rotating_straggler import rotating_straggler
@@ -68,26 +60,8 @@ MEASUREMENT_RULES = (
 
 
 _TRANSFER_TERMS = ("exposed_transfer_ns",)
-#: Half of the bytes also take half of the copies into and out of their buffers, which are compute.
-_HALVED_TERMS = ("exposed_transfer_ns", "compute_ns")
-#: Removing a collective also removes its waits, its launches and, on a CPU, its copies.
-_REMOVED_COLLECTIVE_TERMS = ("exposed_transfer_ns", "idle_ns", "exposed_wait_ns", "compute_ns")
 
 VOLUME_RULES: tuple[Rule, ...] = (
-    Rule(
-        cause=Cause.FP32_REDUCE,
-        check=fp32_reduce,
-        claims=_HALVED_TERMS,
-        # reductions that take twice as long delay the backward's gathers queued behind them
-        explains=(Cause.NEEDLESS_RESHARD_AFTER_FORWARD,),
-    ),
-    Rule(
-        cause=Cause.FP32_GATHER,
-        check=fp32_gather,
-        claims=_HALVED_TERMS,
-        # gathers of twice the bytes arrive late, including those of the backward
-        explains=(Cause.NEEDLESS_RESHARD_AFTER_FORWARD,),
-    ),
     Rule(cause=Cause.UNHIDDEN_OPTIMIZER_GATHER, check=unhidden_optimizer_gather, claims=_TRANSFER_TERMS),
     Rule(
         cause=Cause.UNEVEN_SHAPES,
@@ -95,21 +69,6 @@ VOLUME_RULES: tuple[Rule, ...] = (
         # waits for a rank with longer inputs, transfer of padding, kernels that write the padding
         claims=("exposed_wait_ns", "exposed_transfer_ns", "compute_ns"),
         explains=(Cause.STRAGGLER_RANK, Cause.COPY_OVERHEAD),
-    ),
-    Rule(cause=Cause.ACCUMULATION_SYNCS, check=accumulation_syncs, claims=_REMOVED_COLLECTIVE_TERMS),
-    Rule(cause=Cause.ACCUMULATION_REGATHERS, check=accumulation_regathers, claims=_REMOVED_COLLECTIVE_TERMS),
-    Rule(
-        cause=Cause.CHECKPOINT_REGATHERS,
-        check=checkpoint_regathers,
-        claims=_REMOVED_COLLECTIVE_TERMS,
-        # recomputation requests its gather at the moment it needs it
-        explains=(Cause.NO_PREFETCH,),
-    ),
-    Rule(cause=Cause.LAST_UNIT_REGATHERED, check=last_unit_regathered, claims=_REMOVED_COLLECTIVE_TERMS),
-    Rule(
-        cause=Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
-        check=needless_reshard_after_forward,
-        claims=_REMOVED_COLLECTIVE_TERMS,
     ),
 )
 
@@ -268,13 +227,7 @@ MEMORY_RULES = (
 
 
 _COUNTED = {
-    Cause.ACCUMULATION_REGATHERS,
-    Cause.ACCUMULATION_SYNCS,
-    Cause.CHECKPOINT_REGATHERS,
     Cause.DATA_LOADER,
-    Cause.FP32_GATHER,
-    Cause.FP32_REDUCE,
-    Cause.LAST_UNIT_REGATHERED,
     Cause.UNEVEN_SHAPES,
 }
 _SPEED = {
@@ -285,22 +238,15 @@ _SPEED = {
     Cause.UNITS_TOO_SMALL,
 }
 _PROPOSED = {
-    Cause.ACCUMULATION_SYNCS,
-    Cause.ACCUMULATION_REGATHERS,
-    Cause.CHECKPOINT_REGATHERS,
-    Cause.LAST_UNIT_REGATHERED,
-    Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
-    Cause.FP32_GATHER,
-    Cause.FP32_REDUCE,
     Cause.COPY_OVERHEAD,
     Cause.COMM_SLOWS_COMPUTE,
 }
 _STALL = {Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER}
 _SIGNS = {
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: Sign.GATHERS_OF_BACKWARD,
     Cause.STRAGGLER_RANK: Sign.LATE_RANK,
     Cause.COPY_OVERHEAD: Sign.COPIES,
     Cause.NO_PREFETCH: Sign.LATE_GATHERS,
-    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: Sign.GATHERS_OF_BACKWARD,
     Cause.LOW_BUS_BANDWIDTH: Sign.SLOW_MESSAGES,
     Cause.LATENCY_BOUND_COLLECTIVES: Sign.SHORT_MESSAGES,
     Cause.BLOCKING_SYNC: Sign.HOST_WAITS,
@@ -309,21 +255,11 @@ _SIGNS = {
 _AMOUNTS = {
     Cause.STRAGGLER_RANK: ("own_time_excess",),
     Cause.BLOCKING_SYNC: ("blocking_waits_per_step", "blocking_calls_per_step"),
-    Cause.FP32_GATHER: ("float32_gathered_bytes_per_step",),
-    Cause.FP32_REDUCE: ("float32_reduced_bytes_per_step",),
-    Cause.ACCUMULATION_SYNCS: ("early_reductions_per_step",),
-    Cause.ACCUMULATION_REGATHERS: ("regathers_per_step",),
-    Cause.CHECKPOINT_REGATHERS: ("third_gathers_per_step",),
-    Cause.LAST_UNIT_REGATHERED: ("needless_gathers_per_step",),
-    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: ("second_gathers_per_step",),
 }
 _NOTES = {
     Cause.BLOCKING_SYNC: is_inference,
     Cause.LOW_BUS_BANDWIDTH: lambda analysis: True,
     Cause.COPY_OVERHEAD: lambda analysis: True,
-    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: lambda analysis: (
-        not measure_headroom(analysis, read_gathers(analysis)).suffices
-    ),
 }
 _REFUTED = {
     Cause.NO_PREFETCH: lambda step: are_gathers_late(step.analysis, step.graph) is False,

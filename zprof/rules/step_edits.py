@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import GRADIENT_COPY_KERNEL, list_copy_names, mean_per_step
+from zprof.analysis.per_step import list_copy_names, mean_per_step
 from zprof.analysis.time.collective_rows import select_kind
 from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_host_calls
 from zprof.analysis.time.host_idle import find_waits_after_reads
@@ -33,8 +33,6 @@ from zprof.rules.message_sizes import (
 )
 from zprof.rules.transfer.slow_groups import select_slow_rows
 from zprof.rules.transfer.small_messages import find_small_messages
-from zprof.rules.volume.accumulation_syncs import select_early_reductions
-from zprof.rules.volume.regathers import Regathers, find_regathers, select_gone_with_cause
 from zprof.rules.volume.uneven_shapes import is_padding_kernel, measure_filling
 from zprof.rules.volume.unhidden_optimizer_gather import read_closing_gathers
 from zprof.step import edits
@@ -48,14 +46,14 @@ from zprof.step.calls import (
     is_launch,
     measure_loading_ns,
 )
+from zprof.step.fixes import scale_copies
 from zprof.step.links import read_latencies
 from zprof.step.messages import run_beside_ratio
 from zprof.step.slow_ranks import find_excess, mark_in_turn
 from zprof.step.slowdown import measure_slowdown
 from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph
-from zprof.step.traffic import read_model_traffic, surely_moving_ns
+from zprof.step.traffic import read_model_traffic
 
-_HALF_RATIO = 0.5
 #: The forward's share of a step's compute, with and without recomputation, and its minimum slowdown beside
 #: gathers, which take SMs and memory bandwidth from it.
 _FORWARD_AND_SLOWDOWN_RATIOS = ((0.25, 0.5), (0.35, 0.15))
@@ -76,75 +74,6 @@ def select_opening_gathers(analysis: RunAnalysis) -> frozenset[int]:
     """Return the rows of the gathers that a forward or a backward needs, except gathers that end a step."""
     closing = read_closing_gathers(analysis)
     return select_gathers(analysis).difference(closing.gathers.row.tolist() if closing is not None else ())
-
-
-def _halve_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    rows = read_model_traffic(analysis).reductions.full_rows.row.tolist()
-    return _halve_bytes(analysis, graph, rows, lambda name: GRADIENT_COPY_KERNEL in name)
-
-
-def _halve_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    rows = read_model_traffic(analysis).gathers.full_rows.row.tolist()
-    return _halve_bytes(analysis, graph, rows, lambda name: GRADIENT_COPY_KERNEL not in name)
-
-
-def _halve_bytes(
-    analysis: RunAnalysis, graph: Graph, rows: Sequence[int], copied: Callable[[str], bool]
-) -> Sequence[Graph]:
-    """Halve the bytes and their copies, with the latency of the fitted link and with none.
-
-    If ranks are missing, a part of what looks like transfer may be waiting: it does not get shorter.
-    """
-    chosen = np.array(rows, dtype=np.int64)
-    collectives = analysis.collectives.at(chosen)
-    transfer = np.maximum(1, collectives.ints("transfer_ns"))
-    latency = {(fit.kind, fit.group): fit.latency_ns for fit in analysis.time.fits}
-    pairs = zip(collectives.texts("kind"), collectives.texts("group"), strict=True)
-    fixed = np.array([latency.get(pair, 0.0) for pair in pairs]).clip(0.0, transfer) / transfer
-    moving = surely_moving_ns(analysis)[chosen] / transfer
-    graphs = []
-    for share in (1 - fixed, np.ones(len(chosen))):
-        ratios = dict(zip(rows, (1 - _HALF_RATIO * share * moving).tolist(), strict=True))
-        graphs.append(edits.scale_transfers(graph, ratios))
-    return [edits.scale_work(each, _scale_copies(analysis, _HALF_RATIO, copied)) for each in graphs]
-
-
-def _drop_repeated(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    again = find_regathers(analysis, finding.cause)
-    if not isinstance(again, Regathers):
-        return []
-    return _drop_collectives(
-        analysis, graph, select_gone_with_cause(again.gathers, finding.cause).ints("row").tolist()
-    )
-
-
-def _drop_early_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Drop early reductions. Unreduced gradients are accumulated instead, which takes compute.
-
-    Accumulating reads and writes about as much as the copies into and out of the reduction's buffer. So these
-    copies stay in the first variant.
-    """
-    early, _ = select_early_reductions(analysis.passes)
-    rows = early.ints("row").tolist()
-    return [
-        edits.drop_collectives(graph, frozenset(rows), keeps_copies=True),
-        *_drop_collectives(analysis, graph, rows),
-    ]
-
-
-def _drop_collectives(analysis: RunAnalysis, graph: Graph, rows: Sequence[int]) -> Sequence[Graph]:
-    """Drop collectives with their copies; the host time before the first call of each remains or shrinks."""
-    return [
-        edits.drop_collectives(graph, frozenset(rows), keeps_hooks=True),
-        edits.drop_collectives(graph, frozenset(rows)),
-    ]
-
-
-def _scale_copies(
-    analysis: RunAnalysis, left: float, copied: Callable[[str], bool] = lambda name: True
-) -> Callable[[RankGraph], Floats]:
-    names = frozenset(filter(copied, list_copy_names(analysis)))
-    return lambda rank: np.where(rank.tasks.kernel.match(names.__contains__), left, 1.0)
 
 
 def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -334,7 +263,7 @@ def _remove_padding(analysis: RunAnalysis, graph: Graph, ratio: float) -> Sequen
     rows = [*traffic.gathers.rows.row.tolist(), *traffic.reductions.rows.row.tolist()]
     smaller = edits.scale_transfers(graph, dict.fromkeys(rows, 1 / (1 + ratio)))
     if graph.has_kernels:
-        return [smaller, edits.scale_work(smaller, _scale_copies(analysis, 1 / (1 + ratio)))]
+        return [smaller, edits.scale_work(smaller, scale_copies(analysis, 1 / (1 + ratio)))]
     filled = measure_filling(analysis)
     own_ns = mean_per_step(analysis, analysis.steps.ints("compute_ns").sum())
     shares = [spent / max(1.0, own_ns) for spent in filled.bounds_ns] if filled else [0.0]
@@ -344,13 +273,6 @@ def _remove_padding(analysis: RunAnalysis, graph: Graph, ratio: float) -> Sequen
 EDITS: Mapping[Cause, Edit] = {
     Cause.OFFLOAD_ON_CRITICAL_PATH: _keep_states_on_device,
     Cause.UNEVEN_SHAPES: _even_out_shapes,
-    Cause.FP32_REDUCE: _halve_reductions,
-    Cause.FP32_GATHER: _halve_gathers,
-    Cause.ACCUMULATION_SYNCS: _drop_early_reductions,
-    Cause.ACCUMULATION_REGATHERS: _drop_repeated,
-    Cause.CHECKPOINT_REGATHERS: _drop_repeated,
-    Cause.LAST_UNIT_REGATHERED: _drop_repeated,
-    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: _drop_repeated,
     Cause.COPY_OVERHEAD: _drop_copies,
     Cause.NO_PREFETCH: _prefetch,
     Cause.UNHIDDEN_OPTIMIZER_GATHER: _hide_closing_gathers,

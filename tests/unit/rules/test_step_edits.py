@@ -1,5 +1,6 @@
 """The step without a cause: which kernels and collectives of the measured step a fix changes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,21 +10,30 @@ from msgspec.structs import replace
 from tests.support.analyses import MS
 from tests.support.diagnoses import Diagnosed, base, planted
 from tests.support.rule_runs import claim
+from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.cause import Cause, Sign
+from zprof.causes.registry import load_causes
 from zprof.diagnosis.price import drop_explained, price_finding
 from zprof.model.findings import Evidence
 from zprof.model.formatting import format_ns
 from zprof.rules.compute.comm_slows_compute import state_hidden_slowdown
 from zprof.rules.counterfactual.findings import find_by_replay
-from zprof.rules.rule import Rule
 from zprof.rules.step_edits import EDITS
 from zprof.simulator.plan import Vendor
 from zprof.step.predict import PlayedStep
-from zprof.step.tasks import NONE
+from zprof.step.tasks import NONE, Graph
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Diagnosed:
     return planted("fp32_reduce", base(0), tmp_path_factory.mktemp("job"), 0.5)
+
+
+def remove(cause: str, analysis: RunAnalysis, graph: Graph) -> Sequence[Graph]:
+    """Return the step without a cause, of which nothing is known but its name."""
+    edit = load_causes()[cause].remove
+    assert edit is not None
+    return edit(analysis, graph, claim(cause))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +43,7 @@ def test_half_of_the_bytes_halves_only_their_own_copies(job: Diagnosed, cause: s
     """The gradients of this job are reduced without a copy."""
     graph = PlayedStep(analysis=job.analysis).graph
     assert graph is not None
-    for changed in EDITS[cause](job.analysis, graph, claim(cause)):
+    for changed in remove(cause, job.analysis, graph):
         for before, after in zip(graph.ranks, changed.ranks, strict=True):
             halved = after.work_ns < before.work_ns
             assert after.work_ns[halved] == pytest.approx(before.work_ns[halved] / 2)
@@ -75,20 +85,23 @@ def test_a_replay_without_an_edit_for_a_cause_leaves_the_finding_alone(job: Diag
     replay = PlayedStep(analysis=job.analysis)
     assert replay.base_ns is not None
     finding = claim(cause, 0.1 * replay.step_ns, 0.2 * replay.step_ns)
-    assert price_finding(replay, finding) == (finding, False)
+    assert price_finding(replay, finding, load_causes()[cause]) == (finding, False)
 
 
 def test_a_cause_without_an_edit_is_not_explained_by_another(job: Diagnosed) -> None:
     replay = PlayedStep(analysis=job.analysis)
-    rules = [
-        Rule(cause=cause, check=lambda analysis, baseline: None, explains=explains)
-        for cause, explains in (
-            ("fp32_reduce", ("allocator_retries",)),
-            ("allocator_retries", ()),
-        )
+    by = load_causes()["fp32_reduce"]
+    causes = {
+        "fp32_reduce": Cause(
+            id="ZP1", name="fp32_reduce", meaning="", produces=(Sign.COPIES,), remove=by.remove
+        ),
+        "without_edit": Cause(id="ZP2", name="without_edit", meaning="", sign=Sign.COPIES),
+    }
+    findings = [
+        replace(claim("fp32_reduce", 0.1 * replay.step_ns, 0.2 * replay.step_ns), cause=name)
+        for name in causes
     ]
-    findings = [claim(rule.cause, 0.1 * replay.step_ns, 0.2 * replay.step_ns) for rule in rules]
-    assert drop_explained(replay, findings, rules) == findings
+    assert drop_explained(replay, findings, causes) == findings
 
 
 def test_the_cost_of_slowed_kernels_contains_what_the_evidence_states(job: Diagnosed) -> None:

@@ -24,6 +24,8 @@ from zprof.analysis.per_step import (
     select_copy_kernels,
 )
 from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.time.transfer.needless_collectives import MIN_PLAYED_RATIO
+from zprof.analysis.time.transfer.repeated_gathers import select_needless_gathers
 from zprof.causes.fix import Fix, choose_fix
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
@@ -33,7 +35,6 @@ from zprof.model.kernels import parse_function_name
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import make_fact
 from zprof.rules.rule import make_finding, rate_severity, untested_gap
-from zprof.rules.volume.regathers import PROPOSED_RATIO, select_needless_gathers
 
 _MIN_STEP_RATIO = 0.03
 _MIN_COPIES = 3
@@ -73,7 +74,7 @@ def copy_overhead(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     if not len(analysis.kernels):
         return None
     rows = select_copy_kernels(analysis)
-    min_ratio = PROPOSED_RATIO if can_play_kernels(analysis) else _MIN_STEP_RATIO
+    min_ratio = MIN_PLAYED_RATIO if can_play_kernels(analysis) else _MIN_STEP_RATIO
     cost, min_cost = (
         mean_per_step(analysis, float(rows.ints("uncovered_ns").sum())),
         min_ratio * mean_wall_ns(analysis),

@@ -33,7 +33,7 @@ from zprof.model.gaps import Gap
 from zprof.model.training import Engine
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import make_finding, rate_severity, untested_gap
-from zprof.rules.volume.half_precision_saving import measure_half_bytes
+from zprof.step.half_precision import measure_half_bytes
 from zprof.step.traffic import (
     are_mostly_bounds,
     count_elements,

@@ -1,4 +1,4 @@
-"""Gathers and reductions that a step repeats: each has one rule, from a threshold on, and a price."""
+"""Gathers and reductions that a step repeats: each has one cause, from a threshold on, and a price."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,20 +13,22 @@ from tests.support.tables import selected
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.time.passes.table import NO_PASSES
-from zprof.rules.rule import RuleCheck
-from zprof.rules.volume.accumulation_regathers import accumulation_regathers
-from zprof.rules.volume.accumulation_syncs import accumulation_syncs
-from zprof.rules.volume.checkpoint_regathers import checkpoint_regathers
-from zprof.rules.volume.last_unit_regathered import last_unit_regathered
-from zprof.rules.volume.needless_collectives import CollectiveCost, price_collectives
-from zprof.rules.volume.needless_reshard_after_forward import needless_reshard_after_forward
-from zprof.rules.volume.regathers import read_gathers, select_gone_with_cause
+from zprof.analysis.time.transfer.needless_collectives import CollectiveCost, price_collectives
+from zprof.analysis.time.transfer.repeated_gathers import RepeatedGather, read_gathers, select_gone_with
+from zprof.causes.accumulation_regathers import CAUSE as accumulation_regathers
+from zprof.causes.accumulation_syncs import CAUSE as accumulation_syncs
+from zprof.causes.checkpoint_regathers import CAUSE as checkpoint_regathers
+from zprof.causes.last_unit_regathered import CAUSE as last_unit_regathered
+from zprof.causes.needless_reshard_after_forward import CAUSE as needless_reshard_after_forward
 
-RULES: dict[str, RuleCheck] = {
-    "accumulation_regathers": accumulation_regathers,
-    "checkpoint_regathers": checkpoint_regathers,
-    "last_unit_regathered": last_unit_regathered,
-    "needless_reshard_after_forward": needless_reshard_after_forward,
+CAUSES = {
+    cause.name: cause
+    for cause in (
+        accumulation_regathers,
+        checkpoint_regathers,
+        last_unit_regathered,
+        needless_reshard_after_forward,
+    )
 }
 UNITS = ("a", "b", "c")
 
@@ -49,7 +51,7 @@ def backward(
 
 def named(moves: Sequence[Move]) -> set[str]:
     analysis = analysis_with(moves)
-    answers = {cause: judged(rule, analysis) for cause, rule in RULES.items()}
+    answers = {name: judged(cause, analysis) for name, cause in CAUSES.items()}
     assert "gap" not in answers.values()
     return {cause for cause, answer in answers.items() if answer is not None}
 
@@ -87,7 +89,7 @@ NAMELESS = Move(kind="all_gather", unit=None, micro_batch=0, phase="backward", e
         ([*REPEATED, UNPLACED, NAMELESS], {RESHARDED}),  # some unknown
     ],
 )
-def test_each_gather_has_one_rule(moves: list[Move], causes: set[str]) -> None:
+def test_each_gather_has_one_cause(moves: list[Move], causes: set[str]) -> None:
     assert named(moves) == causes
 
 
@@ -130,27 +132,28 @@ SECOND = [*forward(), *backward(), *forward(1, 3.0), *backward(1)]
         (LAST_UNIT, lambda: analysis_with(LAST, noise_floor_ns=3 * MS + 1), "low"),
         *(
             (cause, lambda move=move: analysis_with([move]), "gap")
-            for cause in RULES
+            for cause in CAUSES
             for move in (UNPLACED, replace(NAMELESS, phase="forward"))
         ),
-        *((cause, lambda: analysis_with(forward()), None) for cause in RULES),
+        *((cause, lambda: analysis_with(forward()), None) for cause in CAUSES),
     ],
 )
 def test_confidence(cause: str, run: Run, expected: str | None) -> None:
-    assert judged(RULES[cause], run()) == expected
+    assert judged(CAUSES[cause], run()) == expected
 
 
 @pytest.mark.parametrize(
-    ("cause", "gone"),
+    ("repeat", "gone"),
     [
-        (RESHARDED, {RESHARDED, LAST_UNIT}),  # a program that keeps all units keeps the last one
-        (LAST_UNIT, {LAST_UNIT}),
-        ("checkpoint_regathers", {"checkpoint_regathers"}),
+        # a program that keeps all units keeps the last one
+        (RepeatedGather.FOR_BACKWARD, {RepeatedGather.FOR_BACKWARD, RepeatedGather.OF_LAST_UNIT}),
+        (RepeatedGather.OF_LAST_UNIT, {RepeatedGather.OF_LAST_UNIT}),
+        (RepeatedGather.FOR_RECOMPUTATION, {RepeatedGather.FOR_RECOMPUTATION}),
     ],
 )
-def test_which_gathers_vanish_with_a_cause(cause: str, gone: set[str]) -> None:
+def test_which_gathers_vanish_together(repeat: RepeatedGather, gone: set[RepeatedGather]) -> None:
     gathers = read_gathers(analysis_with([*forward(), *backward(exposed_ms=3.0, times=2, last_ms=3.0)]))
-    assert set(select_gone_with_cause(gathers, cause).texts("cause").tolist()) == gone
+    assert set(select_gone_with(gathers, repeat).texts("repeat").tolist()) == gone
 
 
 def test_the_rank_with_least_memory_decides_if_units_can_be_kept() -> None:

@@ -1,9 +1,8 @@
-"""Find repeated gathers of units in a step, the rule for each, and the memory needed to keep the units.
+"""Find repeated gathers of units in a step, why each is repeated, and the memory needed to keep the units.
 
-Each has one rule, in this order: a gather in a later micro-batch of a unit that an earlier one gathered
-(ZP412); the third gather of a unit in a micro-batch, caused by recomputation (ZP415); the gather of the last
-unit, whose forward has just ended (ZP414); and the rest, for a backward after its forward resharded the unit
-(ZP413).
+Each counts once, in this order: a gather in a later micro-batch of a unit that an earlier one gathered; the
+third gather of a unit in a micro-batch, for its recomputation; the gather of the last unit, whose forward has
+just ended; and the rest, for a backward after its forward resharded the unit.
 
     headroom = device total - device used at the allocated peak        needed = bytes of the kept units
 
@@ -12,6 +11,7 @@ If the gathers' sizes are not recorded, units of a model of known size need at m
 """
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 import numpy as np
 from msgspec import Struct
@@ -20,106 +20,108 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, Groups, Mask, Texts, find_places
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.per_step import can_play_kernels, mean_wall_ns
-from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence
-from zprof.model.formatting import format_bytes
-from zprof.model.gaps import Gap
-from zprof.model.training import Phase
-from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.volume.needless_collectives import (
+from zprof.analysis.signal import Fact, Untested, make_fact
+from zprof.analysis.time.transfer.needless_collectives import (
+    MIN_PLAYED_RATIO,
     CollectiveCost,
+    find_unknown_units,
     price_collectives,
-    unknown_gathers_gap,
 )
+from zprof.model.collectives import CollectiveKind
+from zprof.model.findings import Confidence
+from zprof.model.formatting import format_bytes
+from zprof.model.training import Phase
 
-#: Minimum exposed time as a share of the step (docs/thresholds.md).
-WORTH_RATIO: Mapping[Cause, float] = {
-    Cause.ACCUMULATION_REGATHERS: 0.03,
-    Cause.CHECKPOINT_REGATHERS: 0.02,
-    Cause.LAST_UNIT_REGATHERED: 0.02,
-    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: 0.02,
+
+class RepeatedGather(StrEnum):
+    """Why a unit is gathered again in a step."""
+
+    FOR_BACKWARD = "its forward dropped it"
+    OF_LAST_UNIT = "its forward has just dropped it"
+    FOR_RECOMPUTATION = "its recomputation asks for it"
+    IN_LATER_MICRO_BATCH = "an earlier micro-batch dropped it"
+
+
+#: Minimum exposed time as a share of the step (docs/thresholds.md). Gathers above it are found; their copies
+#: then belong to them, and are not counted a second time.
+MIN_EXPOSED_RATIOS: Mapping[RepeatedGather, float] = {
+    RepeatedGather.IN_LATER_MICRO_BATCH: 0.03,
+    RepeatedGather.FOR_RECOMPUTATION: 0.02,
+    RepeatedGather.OF_LAST_UNIT: 0.02,
+    RepeatedGather.FOR_BACKWARD: 0.02,
 }
-
-#: Minimum exposed time as a share of the step if the replay decides their cost.
-PROPOSED_RATIO = 0.001
 
 #: Gathers of a unit in a micro-batch: one for its forward, one for its backward; a third is recomputation's.
 _WITHOUT_RECOMPUTATION = 2
 #: Compute from the end of the last unit's gather to its next one, in units: its own forward, as much again
 #: that the gather ran ahead of, and less than one between.
 _MAX_UNITS_BETWEEN = 3
-#: Codes of the causes of a gather, in the order of ``_CAUSES``.
-_NO_CAUSE, _RESHARD, _LAST_UNIT, _CHECKPOINT, _ACCUMULATION = range(-1, 4)
-_CAUSES = (
-    Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
-    Cause.LAST_UNIT_REGATHERED,
-    Cause.CHECKPOINT_REGATHERS,
-    Cause.ACCUMULATION_REGATHERS,
-)
+#: Codes of why a gather is repeated, in the order of the enumeration; the first gather of a unit has none.
+_IS_FIRST, _FOR_BACKWARD, _OF_LAST_UNIT, _FOR_RECOMPUTATION, _IN_LATER_MICRO_BATCH = range(-1, 4)
 
 
 class Regathers(Struct, frozen=True, kw_only=True):
-    """Repeated gathers of one rule: their rows, their cost, and all gathers."""
+    """Gathers that are repeated for one reason: their rows, their cost, and all gathers."""
 
     rows: Columns
     cost: CollectiveCost
     gathers: Columns
 
 
-def find_regathers(analysis: RunAnalysis, cause: Cause) -> Regathers | Gap | None:
-    """Return the repeated gathers of one cause, None if there are none or if they are hidden well enough."""
-    missing = unknown_gathers_gap(analysis, cause)
+def find_regathers(analysis: RunAnalysis, repeat: RepeatedGather) -> Regathers | Untested | None:
+    """Return the gathers repeated for one reason; None if there are none or they are hidden well enough."""
+    missing = find_unknown_units(analysis)
     if missing:
         return missing
-    # a hidden gather costs the host its launch: if the step can be replayed, that decides
-    least = 0.0 if can_play_kernels(analysis) else WORTH_RATIO[cause]
-    return _price_if_worth(analysis, read_gathers(analysis), cause, least)
+    # a hidden gather costs the host its launch: if the step can be played, that decides
+    min_ratio = 0.0 if can_play_kernels(analysis) else MIN_EXPOSED_RATIOS[repeat]
+    return _price_if_exposed(analysis, read_gathers(analysis), repeat, min_ratio)
 
 
-def select_gone_with_cause(gathers: Columns, cause: Cause) -> Columns:
-    """Return the gathers that disappear with a cause: a fix applies to every micro-batch of a step.
+def select_gone_with(gathers: Columns, repeat: RepeatedGather) -> Columns:
+    """Return the gathers that disappear if none is repeated for this reason, in any micro-batch of a step.
 
-    Each gather counts for one rule, and gathers of later micro-batches count for ZP412. But a fix that keeps
-    a unit after its forward, or gathers it once for its recomputation, also does so in later micro-batches.
+    Each gather counts once, those of later micro-batches as such. But a fix that keeps a unit after its
+    forward, or gathers it once for its recomputation, also does so in later micro-batches.
     """
-    if cause is Cause.ACCUMULATION_REGATHERS:
-        return gathers.at(gathers.texts("cause").equals(cause.value))
-    causes = [cause.value]
-    if cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD:  # a program that keeps all units keeps the last one
-        causes.append(Cause.LAST_UNIT_REGATHERED.value)
-    return gathers.at(gathers.texts("in_pass").equals(*causes))
+    if repeat is RepeatedGather.IN_LATER_MICRO_BATCH:
+        return gathers.at(gathers.texts("repeat").equals(repeat))
+    gone = [repeat]
+    if repeat is RepeatedGather.FOR_BACKWARD:  # a program that keeps all units keeps the last one
+        gone.append(RepeatedGather.OF_LAST_UNIT)
+    return gathers.at(gathers.texts("in_pass").equals(*gone))
 
 
 def select_needless_gathers(analysis: RunAnalysis) -> Columns:
-    """Return the rows of ``analysis.collectives`` that any of the rules would remove."""
+    """Return the rows of ``analysis.collectives`` that are found to be needless for any reason."""
     gathers = read_gathers(analysis)
-    known = can_play_kernels(analysis)
+    is_played = can_play_kernels(analysis)
     found = [
-        _price_if_worth(analysis, gathers, cause, PROPOSED_RATIO if known else least)
-        for cause, least in WORTH_RATIO.items()
+        _price_if_exposed(analysis, gathers, repeat, MIN_PLAYED_RATIO if is_played else min_ratio)
+        for repeat, min_ratio in MIN_EXPOSED_RATIOS.items()
     ]
     rows = [again.rows.ints("row") for again in found if again is not None]
     return analysis.collectives.at(np.concatenate([np.zeros(0, dtype=np.int64), *rows]))
 
 
-def _price_if_worth(
-    analysis: RunAnalysis, gathers: Columns, cause: Cause, least_ratio: float
+def _price_if_exposed(
+    analysis: RunAnalysis, gathers: Columns, repeat: RepeatedGather, min_ratio: float
 ) -> Regathers | None:
-    rows = gathers.at(gathers.texts("cause").equals(cause.value))
+    rows = gathers.at(gathers.texts("repeat").equals(repeat))
     if not len(rows):
         return None
     cost = price_collectives(analysis, rows)
-    if least_ratio and cost.exposed_ns <= least_ratio * mean_wall_ns(analysis):
+    if min_ratio and cost.exposed_ns <= min_ratio * mean_wall_ns(analysis):
         return None
     return Regathers(rows=rows, cost=cost, gathers=gathers)
 
 
 def read_gathers(analysis: RunAnalysis) -> Columns:
-    """Return the gathers of known units in the passes, with their ``cause`` and the step's ``micro_batches``.
+    """Return the gathers of known units in the passes, why each repeats, and the step's ``micro_batches``.
 
     They are read once per analysis.
 
-    ``cause`` is None for the first gather of a unit in a step. ``in_pass`` is the cause within the
+    ``repeat`` is None for the first gather of a unit in a step. ``in_pass`` is the reason within the
     micro-batch alone, None for the first gather of a unit in it. Gathers without a known unit or micro-batch
     are excluded, and so are gathers of a unit that is called again.
     """
@@ -139,11 +141,11 @@ def _read_gathers(analysis: RunAnalysis) -> Columns:
     of_last = _is_of_last_unit(analysis, rows)
     third = in_micro_batch > _WITHOUT_RECOMPUTATION
     third |= _is_of_kept_unit(rows, third, of_last)
-    cause = np.where(third, _CHECKPOINT, np.where(of_last, _LAST_UNIT, _RESHARD))
-    in_pass = np.where(third | (in_micro_batch > 1), cause, _NO_CAUSE)
-    causes = [cause.value for cause in _CAUSES]
+    reason = np.where(third, _FOR_RECOMPUTATION, np.where(of_last, _OF_LAST_UNIT, _FOR_BACKWARD))
+    in_pass = np.where(third | (in_micro_batch > 1), reason, _IS_FIRST)
+    reasons = [each.value for each in RepeatedGather]
     return rows.with_columns(
-        cause=Texts(causes, _assign_causes(rows, in_pass)), in_pass=Texts(causes, in_pass)
+        repeat=Texts(reasons, _find_reasons(rows, in_pass)), in_pass=Texts(reasons, in_pass)
     )
 
 
@@ -195,15 +197,15 @@ def _is_of_kept_unit(rows: Columns, third: Mask, of_last: Mask) -> Mask:
     return kept
 
 
-def _assign_causes(rows: Columns, in_pass: Int64s) -> Int64s:
+def _find_reasons(rows: Columns, in_pass: Int64s) -> Int64s:
     again = rows.ints("number") > 1
     # a unit kept from the first micro-batch on would not be gathered in a later one at all
     begins = (rows.ints("in_micro_batch") == 1) & rows.texts("phase").equals(Phase.FORWARD.value)
     unit = Groups(rows.ints("rank"), rows.ints("step"), rows.texts("unit"), rows.ints("micro_batch"))
     further = again & (rows.ints("micro_batch") > 0) & _mark_groups(unit, begins)
     # of a micro-batch that did not start with a forward, it is only known that the unit was there
-    cause = np.where(in_pass == _NO_CAUSE, _RESHARD, in_pass)
-    return np.where(again, np.where(further, _ACCUMULATION, cause), _NO_CAUSE)
+    reason = np.where(in_pass == _IS_FIRST, _FOR_BACKWARD, in_pass)
+    return np.where(again, np.where(further, _IN_LATER_MICRO_BATCH, reason), _IS_FIRST)
 
 
 def _is_of_last_unit(analysis: RunAnalysis, rows: Columns) -> Mask:
@@ -272,8 +274,8 @@ class Headroom(Struct, frozen=True, kw_only=True):
         return f"keeping them takes {needed}, {fits}: {format_bytes(self.free_bytes)} are free at the peak"
 
     @property
-    def evidence(self) -> Sequence[Fact]:
-        """The headroom as evidence of a finding."""
+    def facts(self) -> Sequence[Fact]:
+        """The headroom as facts."""
         needed = make_fact("memory_to_keep_units", self.needed_bytes)
         rows = [needed] if self.needed_bytes else []
         if self.free_bytes is not None:

@@ -1,4 +1,4 @@
-"""Infer from kernel names if a model computes in half precision, and measure what half of the bytes take.
+"""Infer from kernel names if a model computes in half precision; measure and play half of the bytes.
 
 The names of matrix products contain their types: ``..._bf16...``, ``h16816gemm``, Tensile's ``BBS``/``HHS``,
 cuBLAS's ``nvjet_tst`` (t: bfloat16, h: float16, s: float32, q: float8; input, sum, output). A device's flash
@@ -10,6 +10,7 @@ fix they take half of their transfer beyond the latency, and their copies half o
 """
 
 import re
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +19,10 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.per_step import mean_per_step
 from zprof.model.formatting import format_bytes, printable
-from zprof.step.traffic import are_mostly_bounds
+from zprof.step import edits
+from zprof.step.fixes import scale_copies
+from zprof.step.tasks import Graph
+from zprof.step.traffic import are_mostly_bounds, surely_moving_ns
 
 _HALF = re.compile(
     r"bf16|bfloat16|fp16|f16(?!\d)|_half|<half|__half|c10::Half|[hs]\d*(?:16816|884|1688)gemm_(?:bf16|fp16)"
@@ -100,9 +104,14 @@ class HalvedBytes(Struct, frozen=True, kw_only=True):
     lost_ns: float
     bound: bool
 
-    def format_size(self, basis: str) -> str:
-        """Return the bytes as text, with what they are a total of; empty if unknown."""
-        return f" ({format_bytes(int(self.bytes))} {basis})" if self.bytes else ""
+    def list_words(self, basis: str) -> dict[str, object]:
+        """Return the words of a sentence about them; ``basis``: what the bytes are a total of."""
+        return {
+            "size": f" ({format_bytes(int(self.bytes))} {basis})" if self.bytes else "",
+            "exposed": self.exposed_ns,
+            "transfer": self.transfer_ns,
+            "bound": "; ranks are missing, so part of this may be waiting" if self.bound else "",
+        }
 
 
 def measure_half_bytes(analysis: RunAnalysis, rows: Columns) -> HalvedBytes:
@@ -116,3 +125,24 @@ def measure_half_bytes(analysis: RunAnalysis, rows: Columns) -> HalvedBytes:
         lost_ns=min(_HALF_RATIO * whole, exposed),
         bound=are_mostly_bounds(rows),
     )
+
+
+def halve_bytes(
+    analysis: RunAnalysis, graph: Graph, rows: Sequence[int], are_copied_by: Callable[[str], bool]
+) -> Sequence[Graph]:
+    """Halve the bytes of these rows and their copies, with the latency of the fitted link and with none.
+
+    If ranks are missing, a part of what looks like transfer may be waiting: it does not get shorter.
+    """
+    chosen = np.array(rows, dtype=np.int64)
+    collectives = analysis.collectives.at(chosen)
+    transfer = np.maximum(1, collectives.ints("transfer_ns"))
+    latency = {(fit.kind, fit.group): fit.latency_ns for fit in analysis.time.fits}
+    pairs = zip(collectives.texts("kind"), collectives.texts("group"), strict=True)
+    fixed = np.array([latency.get(pair, 0.0) for pair in pairs]).clip(0.0, transfer) / transfer
+    moving = surely_moving_ns(analysis)[chosen] / transfer
+    graphs = []
+    for share in (1 - fixed, np.ones(len(chosen))):
+        ratios = dict(zip(rows, (1 - _HALF_RATIO * share * moving).tolist(), strict=True))
+        graphs.append(edits.scale_transfers(graph, ratios))
+    return [edits.scale_work(each, scale_copies(analysis, _HALF_RATIO, are_copied_by)) for each in graphs]

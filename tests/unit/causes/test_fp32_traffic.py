@@ -19,10 +19,10 @@ from tests.support.rule_runs import (
 from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, OptionalInts
-from zprof.rules.rule import RuleCheck
-from zprof.rules.volume.fp32_gather import fp32_gather
-from zprof.rules.volume.fp32_reduce import fp32_reduce
-from zprof.rules.volume.half_precision_saving import ComputeType, measure_half_bytes, read_compute_type
+from zprof.causes.cause import Cause
+from zprof.causes.fp32_gather import CAUSE as fp32_gather
+from zprof.causes.fp32_reduce import CAUSE as fp32_reduce
+from zprof.step.half_precision import ComputeType, measure_half_bytes, read_compute_type
 from zprof.step.traffic import read_model_traffic
 
 IN_HALF = [
@@ -86,7 +86,7 @@ KERNELS = {
     "full": "ampere_sgemm_128x64_nn",
     "other": "void at::native::elementwise<c10::BFloat16>",
 }
-BOTH = pytest.mark.parametrize("rule", [fp32_reduce, fp32_gather], ids=["reduce", "gather"])
+BOTH = pytest.mark.parametrize("cause", [fp32_reduce, fp32_gather], ids=["reduce", "gather"])
 
 
 def with_types(rows: Columns, types: Mapping[str, str]) -> Columns:
@@ -160,14 +160,14 @@ def test_what_proves_that_two_bytes_would_do(run: Run, reduce: str | None, gathe
 
 
 @BOTH
-def test_a_hundredth_of_the_step_is_worth_it(rule: RuleCheck) -> None:
-    reducing = rule is fp32_reduce
+def test_a_hundredth_of_the_step_is_worth_it(cause: Cause) -> None:
+    reducing = cause is fp32_reduce
     analysis = job(BF16, FP32) if reducing else job(FP32, BF16)
     traffic = read_model_traffic(analysis)
     way = traffic.reductions if reducing else traffic.gathers
     wall = wall_for(measure_half_bytes(analysis, way.full_rows).lost_ns, 0.01)
-    assert fires(rule, with_walls(analysis, wall))
-    assert not fires(rule, with_walls(analysis, 1.001 * wall))
+    assert fires(cause, with_walls(analysis, wall))
+    assert not fires(cause, with_walls(analysis, 1.001 * wall))
 
 
 def one_step(*rows: tuple[float, float, float]) -> RunAnalysis:
