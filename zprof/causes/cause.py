@@ -48,6 +48,9 @@ COMMON_EVIDENCE: Mapping[str, tuple[str, Unit]] = {
     "memory_to_keep_units": ("memory to keep all units", Unit.BYTES),
     "free_at_peak": ("free at the peak", Unit.BYTES),
     "peak_of_largest_rank": ("peak of the largest rank", Unit.BYTES),
+    "gradients_at_peak": ("gradients at the peak", Unit.BYTES),
+    "free_split_bytes": ("free parts of segments in use", Unit.BYTES),
+    "awaiting_free": ("freed, but a stream still uses it", Unit.BYTES),
 }
 
 

@@ -21,19 +21,6 @@ from zprof.rules.evidence import ROWS
 from zprof.rules.hang.stuck_job import hang_rules
 from zprof.rules.late_gathers import are_gathers_late
 from zprof.rules.measurement_artifact import measurement_artifact
-from zprof.rules.memory.activations_dominate import activations_dominate
-from zprof.rules.memory.attention_scores import attention_scores
-from zprof.rules.memory.buffers_dominate import buffers_dominate
-from zprof.rules.memory.fragmentation import fragmentation
-from zprof.rules.memory.init_spike import init_spike
-from zprof.rules.memory.logits_dominate import logits_dominate
-from zprof.rules.memory.out_of_memory import out_of_memory
-from zprof.rules.memory.outside_allocator import outside_allocator
-from zprof.rules.memory.replicated_state import replicated_state
-from zprof.rules.memory.retained_gradients import retained_gradients
-from zprof.rules.memory.states_dominate import states_dominate
-from zprof.rules.memory.weight_copies import weight_copies
-from zprof.rules.memory.wrong_stage import wrong_stage
 from zprof.rules.rule import Rule
 from zprof.rules.settings.option_without_effect import option_without_effect
 from zprof.rules.settings.slowed_by_instruments import slowed_by_instruments
@@ -209,23 +196,6 @@ DEVICE_RULES: tuple[Rule, ...] = (
 )
 
 
-MEMORY_RULES = (
-    Rule(cause=Cause.OUT_OF_MEMORY, check=out_of_memory),
-    Rule(cause=Cause.BUFFERS_DOMINATE, check=buffers_dominate),
-    Rule(cause=Cause.FRAGMENTATION, check=fragmentation),
-    Rule(cause=Cause.ACTIVATIONS_DOMINATE, check=activations_dominate),
-    Rule(cause=Cause.LOGITS_DOMINATE, check=logits_dominate),
-    Rule(cause=Cause.REPLICATED_STATE, check=replicated_state),
-    Rule(cause=Cause.WRONG_STAGE, check=wrong_stage),
-    Rule(cause=Cause.RETAINED_GRADIENTS, check=retained_gradients),
-    Rule(cause=Cause.INIT_SPIKE, check=init_spike),
-    Rule(cause=Cause.OUTSIDE_ALLOCATOR, check=outside_allocator),
-    Rule(cause=Cause.ATTENTION_SCORES, check=attention_scores),
-    Rule(cause=Cause.WEIGHT_COPIES, check=weight_copies),
-    Rule(cause=Cause.STATES_DOMINATE, check=states_dominate),
-)
-
-
 _COUNTED = {
     Cause.DATA_LOADER,
     Cause.UNEVEN_SHAPES,
@@ -273,7 +243,6 @@ def list_old():
     for rules, needs in (
         (MEASUREMENT_RULES, (Need.STEPS,)),
         ((*VOLUME_RULES, *TRANSFER_RULES, *WAITING_RULES, *DEVICE_RULES, *HOST_RULES), (Need.STEPS,)),
-        (MEMORY_RULES, (Need.MEMORY,)),
         (hang_rules(), (Need.HANG,)),
     ):
         for rule in rules:
@@ -306,7 +275,7 @@ def list_old():
                     ),
                     is_decisive=cause
                     in (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK, Cause.MEASUREMENT_ARTIFACT),
-                    is_failure=cause in (Cause.ALLOCATOR_RETRIES, Cause.OUT_OF_MEMORY),
+                    is_failure=cause is Cause.ALLOCATOR_RETRIES,
                     amounts=_AMOUNTS.get(cause, ()),
                     find_signs=rule.check,
                     remove=EDITS.get(cause),
@@ -316,7 +285,6 @@ def list_old():
                     is_lasting={
                         Cause.BLOCKING_SYNC: is_waiting_as_often,
                     }.get(cause),
-                    action=ACTIONS.get(cause, ""),
                     state_rest=state_hidden_slowdown if cause is Cause.COMM_SLOWS_COMPUTE else None,
                     evidence=AnyRow(),
                 )
@@ -327,14 +295,3 @@ def list_old():
 class AnyRow(dict):
     def get(self, key, default=None):
         return ROWS.get(key, default)
-
-
-#: What to do about a cause, where the first line of its fix is code.
-ACTIONS = {
-    Cause.ACTIVATIONS_DOMINATE: "checkpoint the blocks, or a smaller micro-batch",
-    Cause.ATTENTION_SCORES: "a fused attention kernel, scaled_dot_product_attention",
-    Cause.LOGITS_DOMINATE: "compute the loss in chunks, or with a fused linear cross entropy",
-    Cause.STATES_DOMINATE: "shard the model's states over the ranks, or states in a smaller type",
-    Cause.WEIGHT_COPIES: "weights in 16 bit instead of autocast's copies",
-    Cause.FRAGMENTATION: "expandable segments, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-}

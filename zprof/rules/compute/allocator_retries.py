@@ -17,6 +17,7 @@ fix the calls return at once. A CPU rank has no such allocator.
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.memory.largest_rank import MISSING_DEVICE, find_largest_rank
 from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.time.host_time import find_worst_rank_mean, mean_of_recurring
 from zprof.causes.fix import Fix, choose_fix
@@ -26,8 +27,7 @@ from zprof.model.gaps import Gap
 from zprof.model.memory import AllocatorCounters
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import make_fact
-from zprof.rules.memory.largest_rank import find_largest_rank, missing_device_gap
-from zprof.rules.rule import make_finding, rate_severity
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
 
 
 class AllocatorCalls(Struct, frozen=True, kw_only=True):
@@ -131,7 +131,11 @@ def allocator_retries(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
     if calls or counters:
         return None
     largest = find_largest_rank(analysis)
-    return missing_device_gap(Cause.ALLOCATOR_RETRIES) if largest and largest.on_gpu else None
+    return (
+        untested_gap(Cause.ALLOCATOR_RETRIES, MISSING_DEVICE.reason, MISSING_DEVICE.remedy)
+        if largest and largest.on_gpu
+        else None
+    )
 
 
 def _worst_counters(analysis: RunAnalysis) -> AllocatorCounters | None:

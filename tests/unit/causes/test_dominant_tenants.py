@@ -7,10 +7,10 @@ from tests.support.memories import HOSTILE
 from tests.support.peaks import MIB, allocation, memory_run, part, phase, phases_of, tenants, with_rank
 from tests.support.rule_runs import Run, found, judged
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.activations_dominate import CAUSE as activations_dominate
+from zprof.causes.logits_dominate import CAUSE as logits_dominate
 from zprof.model.memory import Allocation, Basis
 from zprof.model.tenants import Tenant
-from zprof.rules.memory.activations_dominate import activations_dominate
-from zprof.rules.memory.logits_dominate import logits_dominate
 
 HELD = tenants(activations=160)  # beside 46 MiB
 GUESSED = {Basis.TAGGED: 0, Basis.RULE: sum(HELD.values())}

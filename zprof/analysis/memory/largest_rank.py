@@ -1,21 +1,28 @@
-"""Find the rank with the largest peak, and build memory findings, which are all about that rank."""
+"""Find the rank with the largest peak, and measure what a change would free of it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.signal import Untested
 from zprof.analysis.user_code import find_user_frame
-from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
-from zprof.model.gaps import Gap
+from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.memory import Allocation, Basis, DeviceMemory, MemoryPart, PhasePeak, RankMemory
 from zprof.model.tenants import Tenant
-from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.rule import make_finding, rate_severity, untested_gap
 
 #: Returns the bytes that a change removes in a phase, given its name and each tenant's bytes at its peak.
 Removable = Callable[[str, Mapping[Tenant, int]], float]
 RESERVED_PEAK = "reserved peak"
+#: One text for all causes that need these, so that their gaps merge.
+MISSING_FACTS = Untested(
+    reason="the sharding stage, its ranks, the number of parameters or their bytes are unknown",
+    remedy="pass the recorder the model, or the facts: zprof.record(training=TrainingFacts(...))",
+)
+MISSING_DEVICE = Untested(
+    reason="the GPU's allocator and driver were not sampled at the peak",
+    remedy="record on the GPU machine with the memory window on: zprof.steps(memory=2)",
+)
 
 
 class LargestRank(Struct, frozen=True, kw_only=True):
@@ -59,7 +66,7 @@ class LargestRank(Struct, frozen=True, kw_only=True):
         names = {tenant.value for tenant in tenants}
         parts = [part for part in self.memory.parts if part.tenant in names]
         if sum(part.bytes for part in parts):
-            return uncertain_ratio_of(parts)
+            return measure_uncertain_ratio(parts)
         basis = self.memory.basis_bytes
         return 1 - basis.get(Basis.TAGGED, 0) / self.peak_bytes if basis else 0.0
 
@@ -78,7 +85,7 @@ class LargestRank(Struct, frozen=True, kw_only=True):
 _UNCERTAINTY = {Confidence.HIGH: 0.0, Confidence.MEDIUM: 0.5, Confidence.LOW: 1.0, None: 1.0}
 
 
-def uncertain_ratio_of(parts: Sequence[MemoryPart | Allocation]) -> float:
+def measure_uncertain_ratio(parts: Sequence[MemoryPart | Allocation]) -> float:
     """Return the share of bytes whose owner is uncertain; a likely owner counts half."""
     sizes = [part.held_bytes if isinstance(part, Allocation) else part.bytes for part in parts]
     weights = [0.0 if part.basis is Basis.TAGGED else _UNCERTAINTY[part.confidence] for part in parts]
@@ -131,42 +138,6 @@ def limit_confidence(confidence: Confidence, big: LargestRank, uncertain_ratio: 
     return confidence
 
 
-def make_memory_finding(
-    analysis: RunAnalysis,
-    cause: Cause,
-    big: LargestRank,
-    *,
-    sentence: str,
-    evidence: Sequence[Fact],
-    saving_bytes: tuple[float, float],
-    confidence: Confidence,
-    fix: str,
-    disprove: str,
-    location: SourceLocation | None = None,
-) -> Finding:
-    """Build a finding about the largest rank's memory.
-
-    Its severity follows from the freed share of the device's memory, or of the peak if that is unknown.
-    """
-    low, high = saving_bytes
-    return make_finding(
-        analysis,
-        cause,
-        sentence=sentence,
-        evidence=[
-            make_fact("peak_of_largest_rank", big.memory.peak_bytes, rank=big.rank),
-            *evidence,
-        ],
-        saving_ns=(0, 0),
-        saving_bytes=(min(low, high), high),
-        severity=rate_severity(high, big.total_bytes or big.peak_bytes),
-        confidence=confidence,
-        fix=fix,
-        disprove=disprove,
-        location=location,
-    )
-
-
 def locate_allocation(analysis: RunAnalysis, rows: Iterable[Allocation]) -> SourceLocation | None:
     """Return the user's line that made the largest of these allocations whose stack is known."""
     folder = analysis.source.manifest.folder if analysis.source is not None else ""
@@ -175,21 +146,3 @@ def locate_allocation(analysis: RunAnalysis, rows: Iterable[Allocation]) -> Sour
         if location is not None:
             return location
     return None
-
-
-def missing_facts_gap(cause: Cause) -> Gap:
-    """Build the gap of a rule without training facts, with one text for all rules, so that gaps merge."""
-    return untested_gap(
-        cause,
-        "the sharding stage, its ranks, the number of parameters or their bytes are unknown",
-        "pass the recorder the model, or the facts: zprof.record(training=TrainingFacts(...))",
-    )
-
-
-def missing_device_gap(cause: Cause) -> Gap:
-    """Build the gap of a rule about a GPU whose allocator and driver were not sampled."""
-    return untested_gap(
-        cause,
-        "the GPU's allocator and driver were not sampled at the peak",
-        "record on the GPU machine with the memory window on: zprof.steps(memory=2)",
-    )

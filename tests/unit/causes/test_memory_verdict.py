@@ -7,13 +7,14 @@ from tests.support.analyses import Scenario
 from tests.support.peaks import FACTS, MIB, gpu, memory_run, tenants, with_rank
 from tests.support.rule_runs import Run, claim, run_of
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.memory.largest_rank import LargestRank, find_largest_rank, is_worth, limit_confidence
+from zprof.analysis.memory.model_structure import read_sharding, saved_bytes
+from zprof.causes.registry import load_causes
 from zprof.diagnosis.diagnose import diagnose
-from zprof.diagnosis.verdict import judge_peak
+from zprof.diagnosis.verdict import Case, judge_memory
 from zprof.model.findings import Confidence
 from zprof.model.memory import AllocatorCounters, Basis, Memory
 from zprof.model.report import VerdictStatus as Status
-from zprof.rules.memory.largest_rank import LargestRank, find_largest_rank, is_worth, limit_confidence
-from zprof.rules.memory.model_structure import read_sharding, saved_bytes
 
 LARGE_BUFFERS = tenants(buffers=80)
 
@@ -67,7 +68,8 @@ def test_a_tenth_of_the_peak_matters(freed: int, untagged: int, sure: Confidence
     """Of 60 MiB, freed by a finding or without a known owner."""
     run = with_rank(memory_run(tenants(activations=14)), untagged_bytes=untagged)
     finding = claim("buffers_dominate", confidence=sure, frees=freed)
-    assert judge_peak(run.memory, [finding])[0] is status
+    case = Case(run=run.run, time=run.time, memory=run.memory, causes=load_causes(), findings=[finding])
+    assert judge_memory(case).status is status
 
 
 def test_time_comes_before_memory() -> None:

@@ -1,4 +1,4 @@
-"""ZP210 out_of_memory: an allocation failed, in a snapshot dumped at or after the error.
+"""ZP210: an allocation failed, in a snapshot dumped at or after the error.
 
 Two cases with different fixes. If all free bytes of the request's pool and of the device together are at
 least the request, memory was free but in pieces: expandable segments make them usable. Otherwise the program
@@ -10,14 +10,14 @@ reported.
 from collections.abc import Mapping
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.signal import Fact, make_fact
 from zprof.analysis.user_code import find_user_frame
-from zprof.model.findings import Cause, Confidence, Finding, Severity
+from zprof.causes.cause import Cause, Need, Signal
+from zprof.model.findings import Confidence, Severity
 from zprof.model.formatting import format_bytes
-from zprof.model.gaps import Gap
 from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.quantities import Unit
 from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME, Tenant
-from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.rule import make_finding
 
 _EXPAND = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _ALREADY_EXPANDABLE = (
@@ -45,47 +45,69 @@ _TENANT_FIXES: Mapping[str, str] = {
     "before the model is built",
 }
 
+CAUSE = Cause(
+    id="ZP210",
+    name="out_of_memory",
+    meaning="An allocation failed, and the snapshot shows what filled the device.",
+    needs=(Need.MEMORY,),
+    is_failure=True,
+    sentence="out of memory: rank {rank} requested {requested:bytes}; {allocated:bytes} were "
+    "allocated{holder}; {outcome}",
+    evidence={
+        "requested_bytes": ("request that failed", Unit.BYTES),
+        "driver_bytes": ("segment that the driver was asked for, at most", Unit.BYTES),
+        "device_free_bytes": ("free on the device, as the driver reported", Unit.BYTES),
+        "allocated_at_failure": ("allocated blocks", Unit.BYTES),
+        "largest_tenant": ("of them {name}", Unit.BYTES),
+        "reserved_at_failure": ("reserved by the allocator", Unit.BYTES),
+        "free_segments": ("entirely free segments", Unit.BYTES),
+        "largest_free_piece": ("largest free piece in its pool", Unit.BYTES),
+        "short_bytes": ("missing even if all free memory were one piece", Unit.BYTES),
+        "failed_allocations": ("failed allocations in the snapshots", Unit.COUNT),
+    },
+    disprove="torch.cuda.memory_summary() at the error: allocated plus what is requested fits on the device",
+)
 
-def out_of_memory(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if a snapshot contains a failed allocation."""
+
+@CAUSE.detect
+def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None:
+    """Return a signal if a snapshot contains a failed allocation."""
     failures = analysis.memory.out_of_memory
     if not failures:
         return None
     failure = max(failures, key=lambda entry: (entry.short_bytes or 0, entry.requested_bytes, -entry.rank))
     folder = analysis.source.manifest.folder if analysis.source is not None else ""
-    return make_finding(
-        analysis,
-        Cause.OUT_OF_MEMORY,
-        sentence=_describe(failure),
-        evidence=[*_list_evidence(failure), make_fact("failed_allocations", len(failures))],
-        saving_ns=(0, 0),
+    name, size = _find_largest_tenant(failure)
+    return Signal(
+        confidence=Confidence.HIGH if failure.would_fit_defragmented is False else Confidence.MEDIUM,
+        words={
+            "rank": failure.rank,
+            "requested": failure.requested_bytes,
+            "allocated": failure.allocated_bytes,
+            "holder": f", mostly {name.replace('_', ' ')} ({format_bytes(size)})" if size else "",
+            "outcome": _describe_outcome(failure),
+        },
+        facts=[*_list_facts(failure), make_fact("failed_allocations", len(failures))],
         saving_bytes=_estimate_saving(failure),
         severity=Severity.HIGH,
-        confidence=Confidence.HIGH if failure.would_fit_defragmented is False else Confidence.MEDIUM,
         fix="\n".join(_list_fixes(failure)),
         disprove="dump a snapshot of the changed run: no allocation of this size fails"
         if failure.would_fit_defragmented
-        else "torch.cuda.memory_summary() at the error: allocated plus what is requested fits on the device",
-        location=find_user_frame(failure.stack, folder),
+        else "",
+        locate=lambda: find_user_frame(failure.stack, folder),
     )
 
 
-def _describe(failure: OutOfMemory) -> str:
-    name, size = _find_largest_tenant(failure)
-    holder = f", mostly {name.replace('_', ' ')} ({format_bytes(size)})" if size else ""
-    filled = f"{format_bytes(failure.allocated_bytes)} were allocated{holder}"
-    request = f"rank {failure.rank} requested {format_bytes(failure.requested_bytes)}"
-    largest = format_bytes(failure.largest_free_bytes or 0)
+def _describe_outcome(failure: OutOfMemory) -> str:
     if failure.is_limited:
         device_free = format_bytes(failure.device_free_bytes or 0)
-        room = f"a limit of the process refused it: the device had {device_free} free"
-    elif failure.would_fit_defragmented:
-        room = f"a defragmented pool would have had room: its largest free piece was {largest}"
-    elif failure.short_bytes is not None:
-        room = f"even a defragmented pool would have been {format_bytes(failure.short_bytes)} short of it"
-    else:
-        room = "it is unknown if free memory would have been enough"
-    return f"out of memory: {request}; {filled}; {room}"
+        return f"a limit of the process refused it: the device had {device_free} free"
+    if failure.would_fit_defragmented:
+        largest = format_bytes(failure.largest_free_bytes or 0)
+        return f"a defragmented pool would have had room: its largest free piece was {largest}"
+    if failure.short_bytes is not None:
+        return f"even a defragmented pool would have been {format_bytes(failure.short_bytes)} short of it"
+    return "it is unknown if free memory would have been enough"
 
 
 def _estimate_saving(failure: OutOfMemory) -> tuple[float, float] | None:
@@ -108,7 +130,7 @@ def _list_fixes(failure: OutOfMemory) -> list[str]:
     return fixes
 
 
-def _list_evidence(failure: OutOfMemory) -> list[Fact]:
+def _list_facts(failure: OutOfMemory) -> list[Fact]:
     name, size = _find_largest_tenant(failure)
     known = (
         ("requested_bytes", failure.requested_bytes),
@@ -125,7 +147,7 @@ def _list_evidence(failure: OutOfMemory) -> list[Fact]:
     )
     tenant = name.replace("_", " ")
     return [
-        make_fact(row, value, rank=failure.rank, name=tenant) for row, value in known if value is not None
+        make_fact(key, value, rank=failure.rank, name=tenant) for key, value in known if value is not None
     ]
 
 

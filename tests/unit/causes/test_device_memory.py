@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from tests.support.peaks import GIB, MIB, gpu, memory_run, tenants, with_rank
 from tests.support.rule_runs import Run, found, judged
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.fragmentation import CAUSE as fragmentation
+from zprof.causes.outside_allocator import CAUSE as outside_allocator
 from zprof.model.findings import Severity
-from zprof.rules.memory.fragmentation import fragmentation
-from zprof.rules.memory.outside_allocator import outside_allocator
 
 
 def reserved(

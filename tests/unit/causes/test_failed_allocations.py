@@ -5,11 +5,11 @@ import pytest
 from tests.support.peaks import GIB, MIB, memory_run, tenants
 from tests.support.rule_runs import found, judged
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.out_of_memory import CAUSE as out_of_memory
 from zprof.diagnosis.diagnose import diagnose
 from zprof.model.findings import Severity
 from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.report import VerdictStatus
-from zprof.rules.memory.out_of_memory import out_of_memory
 
 
 def failed(fits: bool | None, short: int | None = 0, **fields: object) -> OutOfMemory:

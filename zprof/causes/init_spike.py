@@ -1,4 +1,4 @@
-"""ZP208 init_spike: the program's highest memory peak occurs before its first step.
+"""ZP208: the program's highest memory peak occurs before its first step.
 
 Building an unsharded model on every rank, moving it to the GPU on rank 0, or loading a full checkpoint can
 take more memory than any step: the run fails there, or needs a larger device than its steps do. Reported if
@@ -12,27 +12,22 @@ the recorded steps was higher, without a reason: low confidence.
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.memory.largest_rank import find_largest_rank, limit_confidence
+from zprof.analysis.signal import Untested, make_fact
+from zprof.causes.cause import Cause, Need, Signal
 from zprof.causes.fix import ANY, Fix, choose_fix
-from zprof.model.findings import Cause, Confidence, Finding
-from zprof.model.formatting import format_bytes
-from zprof.model.gaps import Gap
+from zprof.causes.memory_signal import make_memory_signal
+from zprof.model.findings import Confidence
+from zprof.model.quantities import Unit
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.training import Engine, Framework
-from zprof.rules.evidence import make_fact
-from zprof.rules.memory.largest_rank import (
-    LargestRank,
-    find_largest_rank,
-    limit_confidence,
-    make_memory_finding,
-)
-from zprof.rules.rule import untested_gap
 
 _ABOVE_RATIO = 0.10
 _WORTH_BYTES = 1 << 20
 
 _CHECKPOINT_ON_CPU = "map_location='cpu' for checkpoints, and load into the existing model"
 _EFFICIENT_LOADING = 'TrainingArguments(fsdp_config={"cpu_ram_efficient_loading": True})'
-_FIXES = Fix(
+_FIX = Fix(
     forms={
         Engine.FSDP2: 'with torch.device("meta"):\n'
         "    model = Model()\n"
@@ -66,34 +61,72 @@ _FIXES = Fix(
     },
 )
 
+CAUSE = Cause(
+    id="ZP208",
+    name="init_spike",
+    meaning="The program's highest point lies before its first step.",
+    needs=(Need.MEMORY,),
+    sentence="rank {first}{of_ranks} holds {before:bytes} {phase} but at most {steady:bytes} in its "
+    "steps{tenant}",
+    evidence={
+        "peak_before_steps": ("highest {phase}", Unit.BYTES),
+        "peak_of_steps": ("highest in a recorded step", Unit.BYTES),
+    },
+    fix=_FIX,
+    disprove="record the start again with the model on the meta device: if it remains, the spike is not "
+    "caused by the model",
+)
+
 
 class _Spike(Struct, frozen=True, kw_only=True):
     rank: int
     before_bytes: int
     steady_bytes: int
-    ranks: int
-    watched: bool
     tenant: str = ""
 
 
-def init_spike(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if more was live before the first step than in any step."""
-    big = find_largest_rank(analysis)
-    if big is None or analysis.run.source == "snapshot":
+@CAUSE.detect
+def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Untested | None:
+    """Return a signal if more was live before the first step than in any step."""
+    largest = find_largest_rank(analysis)
+    if largest is None or analysis.run.source == "snapshot":
         return None
-    spikes = _spikes(analysis) if analysis.memory.init else _from_counters(analysis)
-    if spikes:
-        return _finding(analysis, big, max(spikes, key=lambda spike: spike.before_bytes))
-    if analysis.memory.init or analysis.training.engine == "reference":
-        return None
-    return untested_gap(
-        Cause.INIT_SPIKE,
-        "the memory before the first step was not recorded",
-        "start the program with zprof in full mode: zprof record -o RUN -- python train.py",
+    is_recorded = bool(analysis.memory.init)
+    spikes = _list_recorded_spikes(analysis) if is_recorded else _list_counted_spikes(analysis)
+    if not spikes:
+        if is_recorded or analysis.training.engine == "reference":
+            return None
+        return Untested(
+            reason="the memory before the first step was not recorded",
+            remedy="start the program with zprof in full mode: zprof record -o RUN -- python train.py",
+        )
+    spike = max(spikes, key=lambda spike: spike.before_bytes)
+    loaded = len(analysis.memory.per_rank)
+    phase = "before its first step" if is_recorded else "outside of the recorded steps"
+    # The run needs what its largest rank needs, before the first step or in it.
+    freed = max(0, spike.before_bytes - largest.memory.peak_bytes)
+    return make_memory_signal(
+        largest,
+        confidence=limit_confidence(Confidence.HIGH if is_recorded else Confidence.LOW, largest, 0.0),
+        facts=[
+            make_fact("peak_before_steps", spike.before_bytes, rank=spike.rank, phase=phase),
+            make_fact("peak_of_steps", spike.steady_bytes, rank=spike.rank),
+        ],
+        saving_bytes=(freed / 2, freed),
+        words={
+            "first": spike.rank,
+            "of_ranks": f" ({len(spikes)} of {loaded} ranks)" if loaded > 1 else "",
+            "before": spike.before_bytes,
+            "phase": phase,
+            "steady": spike.steady_bytes,
+            "tenant": f", mostly {spike.tenant.replace('_', ' ')}" if spike.tenant else "",
+        },
+        fix=choose_fix(analysis, _FIX, {"device": analysis.run.device.split()[0]})
+        + ("\nonly some ranks: init or load on one, then broadcast shards" if len(spikes) < loaded else ""),
     )
 
 
-def _spikes(analysis: RunAnalysis) -> list[_Spike]:
+def _list_recorded_spikes(analysis: RunAnalysis) -> list[_Spike]:
     steady = {(entry.rank, entry.device): entry.peak_bytes for entry in analysis.memory.per_rank}
     above = [
         entry
@@ -105,15 +138,13 @@ def _spikes(analysis: RunAnalysis) -> list[_Spike]:
             rank=entry.rank,
             before_bytes=entry.peak_bytes,
             steady_bytes=steady[entry.rank, entry.device],
-            ranks=len(above),
-            watched=True,
             tenant=max(DISPLAY_ORDER, key=lambda tenant: entry.tenants.get(tenant, 0)).value,
         )
         for entry in above
     ]
 
 
-def _from_counters(analysis: RunAnalysis) -> list[_Spike]:
+def _list_counted_spikes(analysis: RunAnalysis) -> list[_Spike]:
     """Return spikes by the allocator's counters, without ranks whose recorded peak is a lower bound.
 
     For these the maximum may belong to the steps.
@@ -126,38 +157,9 @@ def _from_counters(analysis: RunAnalysis) -> list[_Spike]:
         if entry.peak_allocated_bytes
         and _is_above(entry.peak_allocated_bytes, steady.get((entry.rank, entry.device), 0))
     ]
-    return [
-        _Spike(rank=rank, before_bytes=before, steady_bytes=after, ranks=len(above), watched=False)
-        for rank, before, after in above
-    ]
+    return [_Spike(rank=rank, before_bytes=before, steady_bytes=after) for rank, before, after in above]
 
 
 def _is_above(before_bytes: int, steady_bytes: int) -> bool:
     more = before_bytes - steady_bytes
     return steady_bytes > 0 and more >= max(_WORTH_BYTES, _ABOVE_RATIO * steady_bytes)
-
-
-def _finding(analysis: RunAnalysis, big: LargestRank, spike: _Spike) -> Finding:
-    loaded = len(analysis.memory.per_rank)
-    ranks_text = f"rank {spike.rank}" + (f" ({spike.ranks} of {loaded} ranks)" if loaded > 1 else "")
-    phase = "before its first step" if spike.watched else "outside of the recorded steps"
-    tenant_note = f", mostly {spike.tenant.replace('_', ' ')}" if spike.tenant else ""
-    # The run needs what its largest rank needs, before the first step or in it.
-    freed = max(0, spike.before_bytes - big.memory.peak_bytes)
-    return make_memory_finding(
-        analysis,
-        Cause.INIT_SPIKE,
-        big,
-        sentence=f"{ranks_text} holds {format_bytes(spike.before_bytes)} {phase} but at most "
-        f"{format_bytes(spike.steady_bytes)} in its steps{tenant_note}",
-        evidence=[
-            make_fact("peak_before_steps", spike.before_bytes, rank=spike.rank, phase=phase),
-            make_fact("peak_of_steps", spike.steady_bytes, rank=spike.rank),
-        ],
-        saving_bytes=(freed / 2, freed),
-        confidence=limit_confidence(Confidence.HIGH if spike.watched else Confidence.LOW, big, 0.0),
-        fix=choose_fix(analysis, _FIXES, {"device": analysis.run.device.split()[0]})
-        + ("\nonly some ranks: init or load on one, then broadcast shards" if spike.ranks < loaded else ""),
-        disprove="record the start again with the model on the meta device: if it remains, the spike is not "
-        "caused by the model",
-    )

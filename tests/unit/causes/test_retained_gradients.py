@@ -6,10 +6,10 @@ from msgspec.structs import replace
 from tests.support.peaks import FACTS, MIB, memory_run, phase, tenants
 from tests.support.rule_runs import Run, found, judged
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.retained_gradients import CAUSE as retained_gradients
 from zprof.model.memory import MemoryTimeline
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
-from zprof.rules.memory.retained_gradients import retained_gradients
 
 DDP = replace(FACTS, engine="ddp", stage=0)
 PLAIN = replace(FACTS, engine="pytorch", stage=None, shard_ranks=None)

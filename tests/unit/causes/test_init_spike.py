@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from tests.support.peaks import FACTS, MIB, memory_run, rank_memory, tenants, with_rank
 from tests.support.rule_runs import Run, found, judged
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.init_spike import CAUSE as init_spike
 from zprof.model.memory import AllocatorCounters, RankMemory
 from zprof.model.tenants import Tenant
-from zprof.rules.memory.init_spike import init_spike
 
 NOTHING = dict.fromkeys(tenants(), 0)
 COUNTER = AllocatorCounters(

@@ -22,6 +22,7 @@ from zprof.analysis.intervals import EMPTY
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.steps import StepWindows
+from zprof.causes.registry import load_causes
 from zprof.diagnosis.claims import order_findings
 from zprof.model.findings import Confidence, Severity
 from zprof.rules.measurement_artifact import measurement_artifact
@@ -152,8 +153,10 @@ def test_what_spoils_times_and_what_is_a_note(run: Run, expected: object) -> Non
 @pytest.mark.parametrize(("skew_ms", "first"), [(8, False), (12, True)])
 def test_a_start_that_costs_a_tenth_of_the_step_comes_before_all_causes(skew_ms: int, *, first: bool) -> None:
     finding = found(measurement_artifact, waiting(8 * skew_ms * MS))
-    cause = replace(finding, cause="no_prefetch", saving_ns=(MS, MS), confidence="high")
-    assert (order_findings([cause, finding])[0] is finding) is first
+    cause = replace(
+        finding, cause="no_prefetch", evidence=(), saving_ns=(50 * MS, 50 * MS), confidence="high"
+    )
+    assert (order_findings([cause, finding], load_causes())[0] is finding) is first
     assert not finding.invalidates_times
 
 

@@ -6,13 +6,13 @@ from msgspec.structs import replace
 from tests.support.peaks import MIB, memory_run, part, tenants, with_rank
 from tests.support.rule_runs import Run, found, judged
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.attention_scores import CAUSE as attention_scores
+from zprof.causes.states_dominate import CAUSE as states_dominate
+from zprof.causes.weight_copies import CAUSE as weight_copies
 from zprof.model.findings import Confidence
 from zprof.model.memory import Allocation, Basis
 from zprof.model.memory_history import HistoryWindow, WindowKind
 from zprof.model.tenants import WEIGHT_COPY, Tenant
-from zprof.rules.memory.attention_scores import attention_scores
-from zprof.rules.memory.states_dominate import states_dominate
-from zprof.rules.memory.weight_copies import weight_copies
 
 ATTENTION = "/home/user/model.py:40 causal_attention"
 SOFTMAX = "/home/user/ops.py:9 softmax"

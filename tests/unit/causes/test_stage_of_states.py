@@ -6,11 +6,11 @@ from msgspec.structs import replace
 from tests.support.peaks import FACTS, MIB, gpu, memory_run, part, phase, tenants, with_rank
 from tests.support.rule_runs import Run, found, judged
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.replicated_state import CAUSE as replicated_state
+from zprof.causes.wrong_stage import CAUSE as wrong_stage
 from zprof.model.memory import MemoryTimeline
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
-from zprof.rules.memory.replicated_state import replicated_state
-from zprof.rules.memory.wrong_stage import wrong_stage
 
 WHOLE = {"parameters": 32, "gradients": 32, "optimizer_state": 64}
 DDP = replace(FACTS, engine="ddp", stage=0)

@@ -1,4 +1,4 @@
-"""Read the model's structure from module names and training facts: blocks, output layer, units, sharding.
+"""Read the model's structure from module names and training facts: blocks, units, sharding, logits.
 
 Names come from the program and are untrusted: they are compared, and escaped before they are shown.
 """
@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.memory.largest_rank import LargestRank, is_worth
 from zprof.model.formatting import printable, shorten
+from zprof.model.memory import Allocation
 from zprof.model.tenants import Tenant
-from zprof.rules.memory.largest_rank import LargestRank
 
 _NUMBERED = re.compile(r"(?:^|\.)(\d{1,6})(?:\.|$)")
 _MAX_SHOWN = 60
@@ -117,3 +118,68 @@ def saved_bytes(big: LargestRank, sharding: Sharding) -> float:
     states = big.memory.state_bytes or {}
     kept = (states.get(tenant, 0) for tenant, stage in SHARDED_FROM.items() if stage <= sharding.stage)
     return float((sharding.ranks - 1) * sum(kept))
+
+
+#: Minimum share of the peak that logits and their copies are, to be looked at by themselves.
+LOGITS_RATIO = 0.20
+#: Tensors of the root module that are so many times as large as any other activation may be the logits.
+_MIN_SIZE_FACTOR = 4
+_LOSS_OPERATORS = frozenset({"_log_softmax", "nll_loss_backward", "_log_softmax_backward_data"})
+_LOSS_FUNCTIONS = frozenset({"cross_entropy", "log_softmax", "nll_loss", "cross_entropy_loss"})
+_LOGIT_TENANTS = frozenset({Tenant.ACTIVATIONS.value, Tenant.TEMPORARY_BUFFERS.value})
+
+
+class Logits(Struct, frozen=True, kw_only=True):
+    """Tensors at the peak that are as large as the logits; ``named`` if a module's name identifies them."""
+
+    rows: tuple[Allocation, ...]
+    named: bool
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(row.held_bytes for row in self.rows)
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of the activations among the tensors."""
+        return sum(row.held_bytes for row in self.rows if row.tenant == Tenant.ACTIVATIONS.value)
+
+
+def find_logits(big: LargestRank) -> Logits | None:
+    """Return the logits at a rank's peak, None if they are not a large part of it."""
+    rows = [row for row in big.top if row.tenant in _LOGIT_TENANTS]
+    named = [row for row in rows if is_output(row.module)]
+    of_loss = [row for row in rows if _is_of_loss(row)]
+    if named:
+        size = max(row.bytes for row in named)
+        found = [
+            row
+            for row in rows
+            if (is_output(row.module) and row.bytes >= size / 4)
+            or (is_root(row.module) and size / 2 <= row.bytes <= 2 * size)
+        ]
+    else:
+        found = _select_like_loss(rows, of_loss) if of_loss else _select_far_larger(rows)
+    logits = Logits(rows=tuple(found), named=bool(named or of_loss))
+    return logits if logits.bytes >= LOGITS_RATIO * big.peak_bytes and is_worth(logits.bytes, big) else None
+
+
+def _is_of_loss(row: Allocation) -> bool:
+    """Return True if a loss made the tensor, by the operator or the functions of its stack."""
+    names = (frame.replace("\\", "/").rpartition(" ")[2] for frame in row.stack)
+    return row.operator in _LOSS_OPERATORS or any(name in _LOSS_FUNCTIONS for name in names)
+
+
+def _select_like_loss(rows: list[Allocation], of_loss: list[Allocation]) -> list[Allocation]:
+    """Select tensors of the size of the largest that a loss made, or of half of it (in 16 bit)."""
+    size = max(row.bytes for row in of_loss)
+    return [row for row in rows if {row.bytes, row.smallest_bytes or row.bytes} <= {size, size // 2}]
+
+
+def _select_far_larger(rows: list[Allocation]) -> list[Allocation]:
+    own = [row for row in rows if is_root(row.module)]
+    rest = max((row.bytes for row in rows if not is_root(row.module)), default=0)
+    size = max((row.bytes for row in own), default=0)
+    found = [row for row in own if row.bytes >= size / 2 and row.bytes >= _MIN_SIZE_FACTOR * max(1, rest)]
+    return found if len(found) >= 2 and rest else []

@@ -1,1 +1,0 @@
-"""Rules about memory: bytes at the peak that a change would free, by tenant."""
