@@ -3,6 +3,7 @@
 A page is Markdown: ``# ZPnnn cause``, what the cause means in bold, then sections.
 """
 
+import contextlib
 from importlib import resources
 
 from zprof.model.cause_index import IndexEntry, read_index
@@ -31,14 +32,12 @@ def find_cause(name: str) -> IndexEntry:
 
 
 def read_page(identifier: str) -> str:
-    """Read the page of a finding as Markdown.
+    """Read the page of a finding as Markdown; the id may come from a stranger's report.
 
     Raises:
         BadInput: this version has no page for the id.
     """
-    try:
-        return (resources.files("zprof") / _FOLDER / f"{identifier}.md").read_text(encoding="utf-8")
-    except OSError:
-        raise BadInput(
-            f"{identifier} has no page in this version", hint="zprof explain --list shows all"
-        ) from None
+    if any(entry.id == identifier for entry in read_index()):
+        with contextlib.suppress(OSError):
+            return (resources.files("zprof") / _FOLDER / f"{identifier}.md").read_text(encoding="utf-8")
+    raise BadInput(f"{identifier[:64]} has no page in this version", hint="zprof explain --list shows all")

@@ -116,7 +116,7 @@ def assert_first_and_priced(
     """
     first = job.first
     assert first is not None
-    assert first.cause == cause.value
+    assert first.cause == cause
     low, high = first.saving_ns
     assert job.plan == plant(plan, cause, strength), "it is the sick one of which the cure is priced"
     true = step_ns(job.truth) - step_ns(simulate(plant_and_fix(plan, cause, strength), folder / "well"))

@@ -6,7 +6,7 @@ from tests.support.analyses import MS
 from tests.support.reports import memory_only, slower, straggler
 from zprof.causes.registry import load_causes
 from zprof.diagnosis.claims import Unexplained
-from zprof.diagnosis.verdict import judge
+from zprof.diagnosis.verdict import Case, judge
 from zprof.model.findings import Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Difference, EqualWork, Report, WorkUnit
@@ -51,11 +51,11 @@ def found(
 def judged(report: Report) -> Report:
     """The report with the verdict on what is in it."""
     loss = Unexplained(rank=report.unclaimed_rank, terms=report.unclaimed)
-    verdict = judge(
-        report.run, report.time, report.comparison, findings=report.findings, gaps=report.gaps,
-        memory=report.memory, causes=load_causes(), unexplained=loss, volume=report.volume,
+    case = Case(
+        run=report.run, time=report.time, comparison=report.comparison, findings=report.findings,
+        gaps=report.gaps, memory=report.memory, causes=load_causes(), unexplained=loss, volume=report.volume,
     )  # fmt: skip
-    return replace(report, verdict=verdict)
+    return replace(report, verdict=judge(case))
 
 
 LATE = found("no_prefetch", "gathers start when they are needed", (60, 130))

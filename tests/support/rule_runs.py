@@ -62,6 +62,11 @@ def values(finding: Finding, unit: str) -> list[float]:
     return [fact.value for fact in finding.evidence if fact.unit == unit]
 
 
+def with_terms(name: str, *terms: str, **fields: Any) -> dict[str, Cause]:
+    """Return a record of that name, which claims these terms, by its name."""
+    return {name: Cause(id=load_causes()[name].id, name=name, meaning="", terms=terms, **fields)}
+
+
 def claim(
     cause: str,
     low: float = 0,

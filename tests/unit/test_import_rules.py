@@ -21,18 +21,20 @@ ALLOWED = {
     "analysis": "run model",
     "step": "analysis run model",
     "planner": "step analysis run model",
-    "rules": "step analysis run model",
-    "checks": "reports rules analysis run model",
+    "rules": "causes step analysis run model",
+    "causes": "rules step analysis run model",
+    "diagnosis": "rules causes step analysis run model",
+    "checks": "reports analysis run model",
     "simulator": "model",
     "reports": "model",
     "collectors": "run model",
     "reference_engine": "",
-    "integrations": "reference_engine collectors reports checks rules planner analysis cache run model",
-    "testing": "notebook integrations collectors checks rules analysis run model",
+    "integrations": "reference_engine collectors reports checks diagnosis planner analysis cache run model",
+    "testing": "notebook integrations collectors checks diagnosis analysis run model",
     "pytest_plugin": "testing model",
-    "tui": "integrations reports checks rules planner analysis cache run model",
-    "notebook": "cli integrations reports checks rules planner analysis cache run model",
-    "cli": "tui integrations simulator reference_engine reports checks rules planner step analysis cache "
+    "tui": "integrations reports checks diagnosis planner analysis cache run model",
+    "notebook": "cli integrations reports checks diagnosis planner analysis cache run model",
+    "cli": "tui integrations simulator reference_engine reports checks diagnosis planner step analysis cache "
     "run model",
 }
 MAY_IMPORT_TORCH = {"collectors", "integrations", "reference_engine"}

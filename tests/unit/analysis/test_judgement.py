@@ -128,7 +128,7 @@ def test_jobs_of_unknown_work_few_steps_and_unfit_recordings_are_not_judged() ->
         remedy="record more",
     )
     assert find_uncertainty(replace(report, gaps=(few,))) == Uncertainty(times_ns=None, reason=few.reason)
-    unfit = replace(report, findings=(replace(LATE, cause="measurement_artifact"),))
+    unfit = replace(report, findings=(replace(LATE, id="ZP101"),))
     assert find_uncertainty(unfit).times_ns is None
     assert find_uncertainty(alone()).times_ns is None
 

@@ -50,7 +50,7 @@ def untimed(plan: Scenario) -> RunAnalysis:
 def test_a_planted_cause_is_first(plan: Scenario, baseline: Scenario | None, cause: str) -> None:
     report = report_of(plan, baseline)
     first = report.findings[0]
-    assert first.cause is cause
+    assert first.cause == cause
     assert report.verdict.status is (VerdictStatus.SLOWER if baseline else VerdictStatus.RISK)
     assert first.sentence in report.verdict.sentence
     assert "\n" not in report.verdict.sentence

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.diagnoses import Diagnosed, base, diagnosed, planted
-from tests.support.rule_runs import claim, run_of
+from tests.support.rule_runs import claim, run_of, with_terms
 from zprof.analysis.per_step import mean_wall_ns
 from zprof.causes.registry import load_causes
 from zprof.diagnosis.claims import split_savings
@@ -15,7 +15,6 @@ from zprof.diagnosis.find_causes import find_causes, rate_by_range
 from zprof.model.findings import Confidence, Evidence, SavingNote, Severity
 from zprof.model.formatting import format_frequency
 from zprof.model.gaps import Gap, GapKind
-from zprof.rules.rule import Rule
 from zprof.simulator.causes import PLANTS
 from zprof.simulator.plan import Vendor
 
@@ -30,9 +29,8 @@ _FAST = (
 def assert_within_limits(job: Diagnosed) -> None:
     """Check each saving against the largest value of its terms on any rank, in the mean or in one step."""
     time = job.analysis.time
-    rules = {rule.cause: rule for rule in load_causes()}
     for finding in job.report.findings:
-        claims = rules[finding.cause].claims
+        claims = load_causes()[finding.cause].terms
         terms = sum(max(getattr(row, term, 0) for row in (*time.per_rank, *time.steps)) for term in claims)
         low, high = finding.saving_ns
         assert 0 <= low <= high <= min(terms, max(rank.wall_ns for rank in time.per_rank)), finding.cause
@@ -73,18 +71,16 @@ def test_copies_save_no_more_than_their_own_time(replayed: tuple[str, ...]) -> N
     """A replay gains 3 ms without copies of 2 ms; the compute that they belong to takes longer."""
     stated = Evidence(key="copies", what="", value=2 * MS, unit="ns")
     finding = replace(claim("copy_overhead", MS, 3 * MS), evidence=(stated,))
-    rule = Rule(
-        cause="copy_overhead", check=lambda run, before: None, claims=("compute_ns",), taken_from="copies"
-    )
-    (kept,) = split_savings([finding], [rule], run_of().time.per_rank, (), replayed)
+    records = with_terms("copy_overhead", "compute_ns", taken_from="copies")
+    (kept,) = split_savings([finding], records, run_of().time.per_rank, (), replayed)
     assert kept.saving_ns == (MS, 2 * MS)
 
 
 def test_a_replayed_saving_stays_within_its_terms() -> None:
     ranks = [replace(rank, idle_ns=5 * MS) for rank in run_of().time.per_rank]
-    rule = Rule(cause="cpu_bound_launch", check=lambda run, before: None, claims=("idle_ns",))
+    records = with_terms("cpu_bound_launch", "idle_ns")
     finding = claim("cpu_bound_launch", 4 * MS, 9 * MS)
-    (kept,) = split_savings([finding], [rule], ranks, (), ("cpu_bound_launch",))
+    (kept,) = split_savings([finding], records, ranks, (), ("cpu_bound_launch",))
     assert (kept.saving_ns, kept.saving_notes) == ((4 * MS, 5 * MS), (SavingNote.LIMITED_TO_LOSS,))
 
 

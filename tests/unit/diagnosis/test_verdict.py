@@ -4,21 +4,20 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.analyses import MS, Scenario
-from tests.support.rule_runs import claim, run_of
+from tests.support.rule_runs import claim, run_of, with_terms
+from zprof.causes.registry import load_causes
 from zprof.diagnosis.claims import ExposedGroup, Unexplained
-from zprof.diagnosis.verdict import judge, judge_against_baseline
+from zprof.diagnosis.verdict import Case, judge, judge_change
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import Hang, HangStatus
+from zprof.model.memory import Memory
 from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange, Verdict, Volume, WorkUnit
 from zprof.model.report import VerdictStatus as Status
 from zprof.model.time import Time
-from zprof.rules.rule import Rule, untested_gap
 
 RUN = run_of(Scenario(steps=1))
 SURE = claim("no_prefetch", 1, 20 * MS, sentence="<no prefetch>")
-IDLE_CAUSES = ("cpu_bound_launch", "blocking_sync", "data_loader", "allocator_retries")
-ASKED = tuple(Rule(cause=cause, check=lambda analysis, baseline: None) for cause in IDLE_CAUSES)
 SAME = Comparison(
     baseline="a",
     ledger_delta={},
@@ -34,11 +33,18 @@ def steps(wall_ms: int = 100, **terms_ms: float) -> Time:
     return replace(RUN.time, per_rank=(replace(RUN.time.per_rank[0], wall_ns=wall_ms * MS, **terms),))
 
 
+def case(time: Time = RUN.time, **more: object) -> Case:
+    return Case(**({"run": RUN.run, "memory": Memory(), "causes": load_causes(), "time": time} | more))  # type: ignore[arg-type]
+
+
 def verdict(time: Time = RUN.time, comparison: Comparison | None = None, **more: object) -> Verdict:
-    run = more.pop("run", RUN.run)
-    made = judge(run, time, comparison, **({"findings": (), "gaps": ()} | more))  # type: ignore[arg-type]
+    made = judge(case(time, comparison=comparison, **more))
     assert made.sentence.startswith(f"{made.status.value.upper()} ")
     return made
+
+
+def untested(cause: str) -> Gap:
+    return Gap(kind=GapKind.UNTESTED_RULE, what="", reason="", remedy="", causes=(cause,))
 
 
 @pytest.mark.parametrize(
@@ -71,25 +77,16 @@ def test_a_run_of_few_of_its_ranks_is_not_ok() -> None:
 @pytest.mark.parametrize(("idle_ms", "status"), [(50, Status.OK), (50.001, Status.INCONCLUSIVE)])
 def test_a_run_that_idles_for_more_than_half_of_the_step_is_not_ok(idle_ms: float, status: Status) -> None:
     for time in (steps(idle=idle_ms), steps(idle=idle_ms - 10, unexplained=10)):
-        assert verdict(time, rules=ASKED).status is status
+        assert verdict(time).status is status
 
 
-@pytest.mark.parametrize(
-    ("asked", "gaps", "untested"),
-    [
-        (ASKED, (), False),
-        (ASKED[1:], (), True),
-        (ASKED, (untested_gap("cpu_bound_launch", "", ""),), True),
-    ],
-)
-def test_idle_time_names_the_causes_that_were_not_tested(
-    asked: tuple[Rule, ...], gaps: tuple[Gap, ...], *, untested: bool
-) -> None:
-    """Against those that were tested, which are all named where none is missing."""
-    made = verdict(steps(idle=100), rules=asked, gaps=gaps)
+@pytest.mark.parametrize("is_tested", [True, False])
+def test_idle_time_names_the_causes_that_were_not_tested(*, is_tested: bool) -> None:
+    """Or those that were, if none is missing."""
+    made = verdict(steps(idle=100), gaps=() if is_tested else (untested("cpu_bound_launch"),))
     assert made.status is Status.INCONCLUSIVE
     assert "cpu_bound_launch" in made.sentence
-    assert ("data_loader" not in made.sentence) is untested
+    assert ("data_loader" in made.sentence) is is_tested
 
 
 @pytest.mark.parametrize("cause", ["no_prefetch", "straggler_rank", "measurement_artifact"])
@@ -97,7 +94,7 @@ def test_a_run_is_not_ok_when_a_main_cause_was_not_tested(cause: str) -> None:
     """Unless less than a tenth of the step can be lost to whatever it is."""
     for idle_ms, status in ((10, Status.INCONCLUSIVE), (9, Status.OK)):
         is_about_times = cause == "measurement_artifact"  # which the bound rests on
-        made = verdict(steps(idle=idle_ms), gaps=(untested_gap(cause, "", ""),), rules=ASKED)
+        made = verdict(steps(idle=idle_ms), gaps=(untested(cause),))
         assert made.status is (Status.INCONCLUSIVE if is_about_times else status)
         assert cause in made.sentence
 
@@ -106,7 +103,7 @@ def test_a_run_is_not_ok_when_a_main_cause_was_not_tested(cause: str) -> None:
 def test_time_that_the_recording_does_not_cover_counts_against_ok(
     unexplained_ms: int, status: Status
 ) -> None:
-    assert verdict(steps(unexplained=unexplained_ms), rules=ASKED).status is status
+    assert verdict(steps(unexplained=unexplained_ms)).status is status
 
 
 @pytest.mark.parametrize(("wall_ms", "status"), [(4, Status.RISK), (1, Status.OK)])
@@ -227,7 +224,7 @@ SLOWER = compared(40, (35, 45))
     ],
 )
 def test_the_interval_and_the_change_decide(comparison: Comparison, status: Status) -> None:
-    assert judge_against_baseline(comparison, (), ())[0] is status
+    assert judge_change(case(), comparison)[0] is status
 
 
 @pytest.mark.parametrize(
@@ -235,31 +232,26 @@ def test_the_interval_and_the_change_decide(comparison: Comparison, status: Stat
 )
 def test_jobs_of_another_size_are_compared_only_at_known_work(key: str) -> None:
     other = replace(SLOWER, differences=(Difference(key=key, what="setting", a="2", b="4"),))
-    assert judge_against_baseline(other, (), ())[0] is (
-        Status.SLOWER if key == "device" else Status.INCONCLUSIVE
-    )
-    assert judge_against_baseline(at_equal_work(other, 130, (20, 40)), (), ())[0] is Status.SLOWER
+    assert judge_change(case(), other)[0] is (Status.SLOWER if key == "device" else Status.INCONCLUSIVE)
+    assert judge_change(case(), at_equal_work(other, 130, (20, 40)))[0] is Status.SLOWER
 
 
 def test_without_an_interval_it_is_inconclusive() -> None:
     gap = Gap(kind=GapKind.NO_INTERVAL, what="", reason="", remedy="")
-    assert judge_against_baseline(SLOWER, (), (gap,))[0] is Status.INCONCLUSIVE
+    assert judge_change(case(gaps=(gap,)), SLOWER)[0] is Status.INCONCLUSIVE
 
 
 LATE = claim("straggler_rank", 1, 2, sentence="<late rank>")
 LAUNCHED_LATE = claim("no_prefetch", 1, 2, sentence="<no prefetch>")
-RULES = tuple(
-    Rule(cause=cause, check=lambda analysis, baseline: None, claims=terms)
-    for cause, terms in (
-        ("straggler_rank", ("exposed_wait_ns", "idle_ns")),
-        ("no_prefetch", ("exposed_transfer_ns",)),
-    )
-)
+RECORDS = {
+    **with_terms("straggler_rank", "exposed_wait_ns", "idle_ns"),
+    **with_terms("no_prefetch", "exposed_transfer_ns"),
+}
 
 
 def named(comparison: Comparison, findings: tuple[Finding, ...] = (LATE, LAUNCHED_LATE)) -> set[str]:
     """Return which findings the verdict names."""
-    status, sentence = judge_against_baseline(comparison, findings, (), RULES)
+    status, sentence = judge_change(case(findings=findings, causes=RECORDS), comparison)
     assert status is Status.SLOWER
     return {finding.cause for finding in findings if finding.sentence in sentence}
 
@@ -281,4 +273,4 @@ def test_terms_are_compared_at_equal_work() -> None:
     half = compared(-20, (-25, -15), compute=-30, exposed_wait=0, exposed_transfer=10)
     equal = at_equal_work(replace(half, baseline_time=(before,)), 160, (50, 70))
     assert named(equal) == {"no_prefetch"}
-    assert "60.0 ms" in judge_against_baseline(equal, (), ())[1]
+    assert "60.0 ms" in judge_change(case(), equal)[1]

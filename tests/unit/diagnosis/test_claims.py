@@ -109,7 +109,7 @@ def test_order_is_spoiled_times_then_time_then_bytes_then_notes() -> None:
         claim("wrong_stage", confidence=LOW, frees=99),
     )
     right = [spoiling, big, small, guess, large, less, perhaps, note]
-    assert order_findings(reversed(right)) == right
+    assert order_findings(reversed(right), load_causes()) == right
     assert [finding for finding in right if finding.invalidates_times] == [spoiling]
 
 
