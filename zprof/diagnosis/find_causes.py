@@ -13,6 +13,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.signal import Untested, make_fact
 from zprof.analysis.time.host_time import is_short_of_processors
+from zprof.analysis.time.recording_quality import do_recordings_match, has_lost_events
 from zprof.causes.cause import (
     Absent,
     Cause,
@@ -30,7 +31,6 @@ from zprof.model.findings import Confidence, Finding, SavingNote, Severity
 from zprof.model.gaps import Gap, GapKind
 from zprof.rules.counterfactual.findings import find_by_replay
 from zprof.rules.counterfactual.message_findings import judge_message_sizes
-from zprof.rules.measurement_artifact import do_recordings_match, has_lost_events
 from zprof.step.predict import PlayedStep, widen_gains
 
 #: Minimum gain, as a share of the step, and steps, for high confidence in a cause that only the step shows.

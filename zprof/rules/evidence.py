@@ -21,26 +21,10 @@ EXPOSED_COPIES = "exposed_copies_per_step"
 COPIES_BESIDE = "copies_beside_collectives_per_step"
 SLOWDOWN = "slowdown_beside_collectives"
 LOST_TO_SLOWDOWN = "lost_to_slowdown"
-START_COST_PER_STEP = "start_cost_per_step"
 STEPS_LATEST_RATIO = "steps_latest_ratio"
 
 #: Label and unit by name of the row.
 ROWS: Mapping[str, tuple[str, Unit]] = {
-    # The recording itself.
-    "steps_on_all_ranks": ("steps timed on all ranks", Unit.COUNT),
-    "steps_on_any_rank": ("steps timed on any rank", Unit.COUNT),
-    "clock_uncertainty": ("clock uncertainty", Unit.NS),
-    "wait_per_step": ("waiting in collectives {per_step}", Unit.NS),
-    "first_wait_summed": ("exposed wait for other profilers to start, summed over ranks", Unit.NS),
-    "exposed_wait_summed": ("exposed wait in all collectives, summed over ranks and steps", Unit.NS),
-    START_COST_PER_STEP: (
-        "lost {per_step} by the rank that waits longest for other profilers to start",
-        Unit.NS,
-    ),
-    "wait_before_first_step": ("longest wait for other ranks to start, before the first step", Unit.NS),
-    "recorded_before_first_step": ("recorded before the first step", Unit.NS),
-    "collectives_matched": ("collectives matched across ranks", Unit.RATIO),
-    "collectives_total": ("collectives of all ranks", Unit.COUNT),
     # Hangs.
     "ranks_waiting": ("ranks that wait", Unit.COUNT),
     "ranks_late": ("ranks that have not entered the collective", Unit.COUNT),
@@ -51,9 +35,6 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     "ranks_without_lines": ("ranks without a line about it", Unit.COUNT),
     "logs_read": ("logs", Unit.COUNT),
     "stall": ("time without progress when the state was saved", Unit.NS),
-    # Settings.
-    "settings": ("settings that slow the steps", Unit.COUNT),
-    "exposed_per_step": ("exposed {per_step}, mean of the ranks", Unit.NS),
     # Replays of the step.
     "replayed_saving": ("reduction {of_step} time in a replay without it", Unit.NS),
     "units_per_block": ("wrapped units per block", Unit.COUNT),

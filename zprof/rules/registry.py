@@ -20,10 +20,7 @@ from zprof.rules.compute.offload_on_critical_path import offload_on_critical_pat
 from zprof.rules.evidence import ROWS
 from zprof.rules.hang.stuck_job import hang_rules
 from zprof.rules.late_gathers import are_gathers_late
-from zprof.rules.measurement_artifact import measurement_artifact
 from zprof.rules.rule import Rule
-from zprof.rules.settings.option_without_effect import option_without_effect
-from zprof.rules.settings.slowed_by_instruments import slowed_by_instruments
 from zprof.rules.step_edits import EDITS, SCHEDULE_CHANGES
 from zprof.rules.transfer.compute_blocks_comm import compute_blocks_comm
 from zprof.rules.transfer.latency_bound_collectives import latency_bound_collectives
@@ -38,13 +35,6 @@ from zprof.rules.volume.unhidden_optimizer_gather import unhidden_optimizer_gath
 from zprof.rules.waiting.rotating_straggler import rotating_straggler
 from zprof.rules.waiting.straggler_rank import straggler_rank
 from zprof.step.slowdown import measure_slowdown
-
-MEASUREMENT_RULES = (
-    Rule(cause=Cause.MEASUREMENT_ARTIFACT, check=measurement_artifact),
-    Rule(cause=Cause.SLOWED_BY_INSTRUMENTS, check=slowed_by_instruments),
-    Rule(cause=Cause.OPTION_WITHOUT_EFFECT, check=option_without_effect),
-)
-
 
 _TRANSFER_TERMS = ("exposed_transfer_ns",)
 
@@ -241,7 +231,6 @@ _REFUTED = {
 def list_old():
     found = []
     for rules, needs in (
-        (MEASUREMENT_RULES, (Need.STEPS,)),
         ((*VOLUME_RULES, *TRANSFER_RULES, *WAITING_RULES, *DEVICE_RULES, *HOST_RULES), (Need.STEPS,)),
         (hang_rules(), (Need.HANG,)),
     ):
@@ -263,7 +252,6 @@ def list_old():
                     else Proof.SPEEDS
                     if cause in _SPEED
                     else Proof.TIMES,
-                    adds="start_cost_per_step" if cause is Cause.MEASUREMENT_ARTIFACT else None,
                     is_priced_by_step=cause in _PROPOSED,
                     is_stall=cause in _STALL,
                     idles_device=cause
@@ -273,8 +261,7 @@ def list_old():
                         Cause.DATA_LOADER,
                         Cause.ALLOCATOR_RETRIES,
                     ),
-                    is_decisive=cause
-                    in (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK, Cause.MEASUREMENT_ARTIFACT),
+                    is_decisive=cause in (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK),
                     is_failure=cause is Cause.ALLOCATOR_RETRIES,
                     amounts=_AMOUNTS.get(cause, ()),
                     find_signs=rule.check,

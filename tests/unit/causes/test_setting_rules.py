@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from tests.support.analyses import Scenario
 from tests.support.rule_runs import found, judged, run_of
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.option_without_effect import CAUSE as option_without_effect
+from zprof.causes.slowed_by_instruments import CAUSE as slowed_by_instruments
 from zprof.model.training import EngineSetting, SettingEffect
-from zprof.rules.settings.option_without_effect import option_without_effect
-from zprof.rules.settings.slowed_by_instruments import slowed_by_instruments
 
 #: Reductions and gathers that take a large part of the step.
 EXPOSED = Scenario(ranks=3, steps=4, units=6, unit_bytes=3_960_000, bytes_per_s=120e6, engine="FSDP2")

@@ -1,4 +1,4 @@
-"""ZP418 option_without_effect: an option that the program sets to hide communication changes nothing.
+"""ZP418: an option that the program sets to hide communication changes nothing.
 
 Signal: the engine's own configuration, read while it trained, and the exposed time of the collectives that
 the option is meant to hide: at least 3 % of the step. That the option is ignored is certain; what an overlap
@@ -11,14 +11,14 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_per_step, mean_wall_ns
+from zprof.analysis.signal import make_fact
 from zprof.analysis.time.collective_rows import select_kind
+from zprof.causes.cause import Cause, Signal
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence, Finding, Severity
-from zprof.model.formatting import format_ns, printable
-from zprof.model.gaps import Gap
-from zprof.model.training import NO_EFFECT_REASONS, EngineSetting, SettingEffect
-from zprof.rules.evidence import make_fact
-from zprof.rules.rule import make_finding
+from zprof.model.findings import Severity
+from zprof.model.formatting import printable
+from zprof.model.quantities import Unit
+from zprof.model.training import NO_EFFECT_REASONS, SettingEffect
 
 _MIN_STEP_RATIO = 0.03
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -57,18 +57,42 @@ _OPTIONS: Mapping[str, _Option] = {
     ),
 }
 
+CAUSE = Cause(
+    id="ZP418",
+    name="option_without_effect",
+    meaning="An option that is set to hide communication changes nothing here.",
+    sentence="{name} is set to {value} and changes nothing: {reason}; {exposed:ns} of the collectives that "
+    "it is meant to hide are exposed {per_step}",
+    evidence={"exposed_per_step": ("exposed {per_step}, mean of the ranks", Unit.NS)},
+)
 
-def option_without_effect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    """Return a finding if collectives are exposed that an option without effect is meant to hide."""
-    found = [
-        (setting, exposed)
+
+@CAUSE.detect
+def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None:
+    """Return a signal if collectives are exposed that an option without effect is meant to hide."""
+    ignored = [
+        setting
         for setting in analysis.run.settings
         if setting.is_set and setting.effect in NO_EFFECT_REASONS and setting.name in _OPTIONS
-        if (exposed := _measure_exposed_ns(analysis, _OPTIONS[setting.name].hides))
-        >= _MIN_STEP_RATIO * mean_wall_ns(analysis)
-        > 0
     ]
-    return _make_finding(analysis, *max(found, key=lambda entry: entry[1])) if found else None
+    exposed_ns = [_measure_exposed_ns(analysis, _OPTIONS[setting.name].hides) for setting in ignored]
+    most_ns, wall_ns = max(exposed_ns, default=0.0), mean_wall_ns(analysis)
+    if not wall_ns or not ignored or most_ns < _MIN_STEP_RATIO * wall_ns:
+        return None
+    setting = ignored[exposed_ns.index(most_ns)]
+    name = printable(setting.name)
+    return Signal(
+        words={
+            "name": name,
+            "value": printable(setting.value),
+            "reason": NO_EFFECT_REASONS[setting.effect],
+            "exposed": most_ns,
+        },
+        facts=[make_fact("exposed_per_step", most_ns)],
+        severity=Severity.LOW,
+        fix=_OPTIONS[setting.name].choose_fix(setting.effect),
+        disprove=f"record without {name}: if the exposed time grows, it had an effect",
+    )
 
 
 def _measure_exposed_ns(analysis: RunAnalysis, kinds: Sequence[CollectiveKind]) -> float:
@@ -78,20 +102,3 @@ def _measure_exposed_ns(analysis: RunAnalysis, kinds: Sequence[CollectiveKind]) 
     hidden = select_kind(rows, *kinds)
     exposed_ns = hidden.ints("exposed_wait_ns").sum() + hidden.ints("exposed_transfer_ns").sum()
     return mean_per_step(analysis, float(exposed_ns))
-
-
-def _make_finding(analysis: RunAnalysis, setting: EngineSetting, exposed_ns: float) -> Finding:
-    basis = analysis.time.basis
-    name, value = printable(setting.name), printable(setting.value)
-    return make_finding(
-        analysis,
-        Cause.OPTION_WITHOUT_EFFECT,
-        sentence=f"{name} is set to {value} and changes nothing: {NO_EFFECT_REASONS[setting.effect]}; "
-        f"{format_ns(exposed_ns)} of the collectives that it is meant to hide are exposed {basis}",
-        evidence=[make_fact("exposed_per_step", exposed_ns)],
-        saving_ns=(0, 0),
-        severity=Severity.LOW,
-        confidence=Confidence.HIGH,
-        fix=_OPTIONS[setting.name].choose_fix(setting.effect),
-        disprove=f"record without {name}: if the exposed time grows, it had an effect",
-    )

@@ -1,1 +1,0 @@
-"""Rules about the options of the engine and of its environment."""
