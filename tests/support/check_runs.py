@@ -49,7 +49,6 @@ class Made(Struct, frozen=True, kw_only=True):
     unsplit: int = 0
     late: float | None = None
     late_confidence: Confidence = Confidence.HIGH
-    late_cause: str = "straggler_rank"
     seen: int | None = 1800
     parameter_bytes: int = 600
     volume_gap: bool = False
@@ -198,6 +197,6 @@ def _straggler(made: Made) -> Finding:
         ),
     )
     return Finding(
-        id="ZP301", cause=made.late_cause, severity=Severity.HIGH, sentence="", evidence=evidence,
+        id="ZP301", cause="straggler_rank", severity=Severity.HIGH, sentence="", evidence=evidence,
         saving_ns=(0, 1), confidence=made.late_confidence, fix="", disprove="", doc="",
     )  # fmt: skip

@@ -31,8 +31,8 @@ class TrainCommand:
     examples:
       zprof train -o zero3.zprof --stage 3 --dp 2 --dtype bfloat16
       zprof train --stage 2 --accumulate 4 --clip 1.0 --constant-buffers 65536
-      zprof train --plant no_prefetch
-      zprof train --plant no_prefetch --fixed
+      zprof train --plant straggler_rank
+      zprof train --plant straggler_rank --fixed
       zprof train --stage 3 --live
     """
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from msgspec.structs import replace
 
+from zprof.model.cause_index import read_index
 from zprof.model.errors import BadInput
 from zprof.simulator.plan import DType, HostDelay, Limiter, PartialRecording, SimulationPlan, Vendor
 
@@ -82,7 +83,7 @@ def plant_single_unit(plan: SimulationPlan, strength: float) -> SimulationPlan:
     return replace(tightened, stage=3, units=1, unit_elements=elements, compute=compute)
 
 
-def plant_no_prefetch(plan: SimulationPlan, strength: float) -> SimulationPlan:
+def plant_late_gathers(plan: SimulationPlan, strength: float) -> SimulationPlan:
     """Gather each unit only when it is needed."""
     return replace(tighten_network(plan, min(5.0, 0.9 * strength)), stage=3, prefetch=0)
 
@@ -260,36 +261,40 @@ def plant(plan: SimulationPlan, cause: str, strength: float = 1.0) -> Simulation
     return replace(planted, cause=str(cause), strength=0.0 if cause == NONE else strength)
 
 
-#: How each cause is planted; what it means: :class:`zprof.model.findings.Cause`.
+#: How each cause is planted, by its id; what it means: docs/findings.
+_BY_ID: Mapping[str, Callable[[SimulationPlan, float], SimulationPlan]] = {
+    "ZP101": plant_measurement_artifact,
+    "ZP301": plant_straggler,
+    "ZP302": plant_rotating_straggler,
+    "ZP401": plant_late_gathers,
+    "ZP402": plant_low_bandwidth,
+    "ZP403": plant_latency,
+    "ZP404": plant_small_units,
+    "ZP405": plant_single_unit,
+    "ZP406": plant_rate_limiter,
+    "ZP407": plant_blocked_collectives,
+    "ZP408": plant_node_span,
+    "ZP409": plant_fp32_reduce,
+    "ZP410": plant_fp32_gather,
+    "ZP411": plant_accumulation_syncs,
+    "ZP412": plant_accumulation_regathers,
+    "ZP413": plant_needless_reshard,
+    "ZP414": plant_last_unit_regather,
+    "ZP415": plant_checkpoint_regathers,
+    "ZP416": plant_exposed_optimizer_gather,
+    "ZP417": plant_uneven_shapes,
+    "ZP501": plant_allocator_retries,
+    "ZP502": plant_cpu_bound_launch,
+    "ZP503": plant_blocking_syncs,
+    "ZP504": plant_data_loader,
+    "ZP505": plant_offload,
+    "ZP506": plant_contention,
+    "ZP507": plant_copy_overhead,
+    "ZP508": plant_lost_efficiency,
+}
+#: By the name of the cause.
 PLANTS: Mapping[str, Callable[[SimulationPlan, float], SimulationPlan]] = {
     NONE: keep_plan,
     TIGHT: lambda plan, _: tighten_network(plan),
-    "straggler_rank": plant_straggler,
-    "rotating_straggler": plant_rotating_straggler,
-    "latency_bound_collectives": plant_latency,
-    "units_too_small": plant_small_units,
-    "single_unit": plant_single_unit,
-    "no_prefetch": plant_no_prefetch,
-    "rate_limited_prefetch": plant_rate_limiter,
-    "cpu_bound_launch": plant_cpu_bound_launch,
-    "allocator_retries": plant_allocator_retries,
-    "comm_slows_compute": plant_contention,
-    "compute_blocks_comm": plant_blocked_collectives,
-    "low_bus_bandwidth": plant_low_bandwidth,
-    "sharding_spans_nodes": plant_node_span,
-    "fp32_reduce": plant_fp32_reduce,
-    "fp32_gather": plant_fp32_gather,
-    "accumulation_syncs": plant_accumulation_syncs,
-    "accumulation_regathers": plant_accumulation_regathers,
-    "needless_reshard_after_forward": plant_needless_reshard,
-    "last_unit_regathered": plant_last_unit_regather,
-    "checkpoint_regathers": plant_checkpoint_regathers,
-    "offload_on_critical_path": plant_offload,
-    "blocking_sync": plant_blocking_syncs,
-    "data_loader": plant_data_loader,
-    "unhidden_optimizer_gather": plant_exposed_optimizer_gather,
-    "copy_overhead": plant_copy_overhead,
-    "uneven_shapes": plant_uneven_shapes,
-    "lost_compute_efficiency": plant_lost_efficiency,
-    "measurement_artifact": plant_measurement_artifact,
+    **{entry.name: _BY_ID[entry.id] for entry in read_index() if entry.id in _BY_ID},
 }
