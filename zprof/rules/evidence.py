@@ -15,8 +15,6 @@ from zprof.model.time import BasisWords
 
 #: Keys that other code reads.
 KERNEL_TIME_RATIOS = ("kernel_time_ratio", "worst_kernel_time_ratio")
-PADDING_RATIO = "padding_ratio"
-TIME_PER_BYTE_RATIO = "time_per_byte_ratio"
 EXPOSED_COPIES = "exposed_copies_per_step"
 COPIES_BESIDE = "copies_beside_collectives_per_step"
 SLOWDOWN = "slowdown_beside_collectives"
@@ -117,21 +115,6 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     "{kind}_latency": ("latency of one {kind}", Unit.NS),
     "{end}_{kind}_exposed_ratio": ("exposed share of the {end} {kind} of a step", Unit.RATIO),
     # What is moved.
-    "gathered_bytes_per_step/new_parameters": ("new parameters gathered {per_step}", Unit.BYTES),
-    "exposed_part": ("exposed transfer {per_step}", Unit.NS),
-    "moved_bytes_per_step/all_reduce_twice": ("moved {per_step}, counting an all-reduce twice", Unit.BYTES),
-    "transfer_per_step/gathers": ("transfer of these gathers {per_step}", Unit.NS),
-    "padding_time_per_step": ("time of padding kernels {per_step}", Unit.NS),
-    "compute_over_median": ("compute relative to the median of the others", Unit.FACTOR),
-    "compute_excess_per_step": ("compute in excess of the others, {per_step}", Unit.NS),
-    "compute_excess_over_mean": ("compute in excess of the mean of all ranks", Unit.NS),
-    "padding_bytes_per_step": ("padding sent {per_step}", Unit.BYTES),
-    "padding_ratio": ("padding relative to the model's elements", Unit.RATIO),
-    TIME_PER_BYTE_RATIO: ("time per byte relative to a plain copy", Unit.FACTOR),
-    "activations_ratio": ("activations relative to the others", Unit.FACTOR),
-    "hideable_max": ("maximum that the next forward can hide", Unit.NS),
-    "all_reduced_bytes_per_step": ("gradients all-reduced in full {per_step}", Unit.BYTES),
-    "reduce_scatter_saving_max": ("maximum gain of reduce-scatters", Unit.NS),
     # Hosts and devices.
     "device_frees_per_step": ("frees of device memory {per_step}", Unit.COUNT),
     "device_allocations_per_step": ("allocations of device memory {per_step}", Unit.COUNT),

@@ -2,7 +2,7 @@
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.rules.message_sizes import ResizedMessages
-from zprof.rules.step_edits import select_opening_gathers
+from zprof.step.closing_gathers import select_opening_gathers
 from zprof.step.messages import held_gathers_ratio, late_gathers_ratio
 from zprof.step.tasks import Graph
 

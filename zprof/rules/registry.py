@@ -30,25 +30,9 @@ from zprof.rules.transfer.rate_limited_prefetch import rate_limited_prefetch
 from zprof.rules.transfer.sharding_spans_nodes import sharding_spans_nodes
 from zprof.rules.transfer.single_unit import single_unit
 from zprof.rules.transfer.units_too_small import units_too_small
-from zprof.rules.volume.uneven_shapes import uneven_shapes
-from zprof.rules.volume.unhidden_optimizer_gather import unhidden_optimizer_gather
 from zprof.rules.waiting.rotating_straggler import rotating_straggler
 from zprof.rules.waiting.straggler_rank import straggler_rank
 from zprof.step.slowdown import measure_slowdown
-
-_TRANSFER_TERMS = ("exposed_transfer_ns",)
-
-VOLUME_RULES: tuple[Rule, ...] = (
-    Rule(cause=Cause.UNHIDDEN_OPTIMIZER_GATHER, check=unhidden_optimizer_gather, claims=_TRANSFER_TERMS),
-    Rule(
-        cause=Cause.UNEVEN_SHAPES,
-        check=uneven_shapes,
-        # waits for a rank with longer inputs, transfer of padding, kernels that write the padding
-        claims=("exposed_wait_ns", "exposed_transfer_ns", "compute_ns"),
-        explains=(Cause.STRAGGLER_RANK, Cause.COPY_OVERHEAD),
-    ),
-)
-
 
 _TRANSFER_AND_IDLE_TERMS = ("exposed_transfer_ns", "idle_ns")
 #: Anything that delays gathers also delays the backward's gathers.
@@ -188,7 +172,6 @@ DEVICE_RULES: tuple[Rule, ...] = (
 
 _COUNTED = {
     Cause.DATA_LOADER,
-    Cause.UNEVEN_SHAPES,
 }
 _SPEED = {
     Cause.COMM_SLOWS_COMPUTE,
@@ -231,7 +214,7 @@ _REFUTED = {
 def list_old():
     found = []
     for rules, needs in (
-        ((*VOLUME_RULES, *TRANSFER_RULES, *WAITING_RULES, *DEVICE_RULES, *HOST_RULES), (Need.STEPS,)),
+        ((*TRANSFER_RULES, *WAITING_RULES, *DEVICE_RULES, *HOST_RULES), (Need.STEPS,)),
         (hang_rules(), (Need.HANG,)),
     ):
         for rule in rules:

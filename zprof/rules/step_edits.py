@@ -10,20 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import list_copy_names, mean_per_step
-from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.per_step import list_copy_names
 from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_host_calls
 from zprof.analysis.time.host_idle import find_waits_after_reads
-from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Finding
 from zprof.model.whatif import Change
 from zprof.rules.evidence import (
     COPIES_BESIDE,
     EXPOSED_COPIES,
     KERNEL_TIME_RATIOS,
-    PADDING_RATIO,
     SLOWDOWN,
-    TIME_PER_BYTE_RATIO,
 )
 from zprof.rules.message_sizes import (
     fix_spanning_shards,
@@ -33,10 +29,7 @@ from zprof.rules.message_sizes import (
 )
 from zprof.rules.transfer.slow_groups import select_slow_rows
 from zprof.rules.transfer.small_messages import find_small_messages
-from zprof.rules.volume.uneven_shapes import is_padding_kernel, measure_filling
-from zprof.rules.volume.unhidden_optimizer_gather import read_closing_gathers
 from zprof.step import edits
-from zprof.step.blocks import count_blocks
 from zprof.step.calls import (
     ALLOCATES,
     LAUNCH_LEFT_RATIOS,
@@ -46,21 +39,11 @@ from zprof.step.calls import (
     is_launch,
     measure_loading_ns,
 )
-from zprof.step.fixes import scale_copies
-from zprof.step.links import read_latencies
-from zprof.step.messages import run_beside_ratio
+from zprof.step.closing_gathers import select_gathers, select_opening_gathers
 from zprof.step.slow_ranks import find_excess, mark_in_turn
 from zprof.step.slowdown import measure_slowdown
 from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph
-from zprof.step.traffic import read_model_traffic
 
-#: The forward's share of a step's compute, with and without recomputation, and its minimum slowdown beside
-#: gathers, which take SMs and memory bandwidth from it.
-_FORWARD_AND_SLOWDOWN_RATIOS = ((0.25, 0.5), (0.35, 0.15))
-#: Units before and after a model's blocks: embeddings and head.
-_UNITS_AROUND_BLOCKS = 2
-#: If more of the time of closing gathers overlaps with compute, they are hidden, at least partly.
-_BESIDE_RATIO = 0.1
 #: Copies that move state between host and device: a copy of some scalars takes microseconds.
 _TO_HOST, _TO_DEVICE = re.compile(r"DtoH|DeviceToHost"), re.compile(r"HtoD|HostToDevice")
 _LONG_COPY_NS = 100_000
@@ -68,12 +51,6 @@ _LONG_COPY_NS = 100_000
 _HOST_UPDATE_RATIOS = (0.8, 1.0)
 
 Edit = Callable[[RunAnalysis, Graph, Finding], Sequence[Graph]]
-
-
-def select_opening_gathers(analysis: RunAnalysis) -> frozenset[int]:
-    """Return the rows of the gathers that a forward or a backward needs, except gathers that end a step."""
-    closing = read_closing_gathers(analysis)
-    return select_gathers(analysis).difference(closing.gathers.row.tolist() if closing is not None else ())
 
 
 def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -96,35 +73,8 @@ def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seque
     return [edits.scale_host(idle, left, are_copies) for left in LAUNCH_LEFT_RATIOS]
 
 
-def select_gathers(analysis: RunAnalysis) -> frozenset[int]:
-    """Return the rows of the collectives that gather from several ranks."""
-    gathers = select_kind(analysis.collectives, CollectiveKind.ALL_GATHER)
-    return frozenset(gathers.row[gathers.ints("group_size") != 1].tolist())
-
-
 def _prefetch(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     return [edits.launch_earlier(graph, select_gathers(analysis))]
-
-
-def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    seen = read_closing_gathers(analysis)
-    if seen is None:
-        return []
-    rows = frozenset(seen.gathers.row.tolist())
-    if run_beside_ratio(graph, rows) > _BESIDE_RATIO:  # the next forward hides them already
-        return [graph]
-    slower = measure_slowdown(analysis, graph).factor - 1
-    # Each block and both ends of the model have a gather of their own.
-    blocks = count_blocks(graph.ranks[0], list_copy_names(analysis)) + _UNITS_AROUND_BLOCKS
-    known = read_latencies(analysis)
-    latency = max((known.get_for_row(row) or 0.0 for row in rows), default=0.0)
-    splits = max(0.0, blocks - mean_per_step(analysis, len(rows)))
-    return [
-        edits.hide_under_next_step(
-            graph, rows, ratio, slower=max(least, slower), splits=splits, latency_ns=latency
-        )
-        for ratio, least in _FORWARD_AND_SLOWDOWN_RATIOS
-    ]
 
 
 def _even_out_late_ranks(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -239,43 +189,10 @@ def _speed_up_link(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
     return [edits.scale_transfers(graph, ratios)] if ratios else []
 
 
-def _even_out_shapes(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Remove the padding, make kernels that pad plain copies, or give each rank the mean compute."""
-    known = {entry.key: entry.value for entry in finding.evidence}
-    if PADDING_RATIO in known:
-        return _remove_padding(analysis, graph, known[PADDING_RATIO])
-    if TIME_PER_BYTE_RATIO in known:
-        plain = 1 / known[TIME_PER_BYTE_RATIO]
-        return [
-            edits.scale_work(
-                graph, lambda rank: np.where(rank.tasks.kernel.match(is_padding_kernel), plain, 1.0)
-            )
-        ]
-    ranks, compute_ns = analysis.steps.group_by("rank"), analysis.steps.ints("compute_ns")
-    own_ns = dict(zip(analysis.steps.ints("rank")[ranks.first].tolist(), ranks.mean(compute_ns), strict=True))
-    mean_ns = float(np.mean(list(own_ns.values())))
-    return [edits.scale_work(graph, lambda rank: mean_ns / max(1.0, own_ns[rank.tasks.rank]))]
-
-
-def _remove_padding(analysis: RunAnalysis, graph: Graph, ratio: float) -> Sequence[Graph]:
-    """Remove the padding from the bytes, and in a second variant also from what writes it."""
-    traffic = read_model_traffic(analysis)
-    rows = [*traffic.gathers.rows.row.tolist(), *traffic.reductions.rows.row.tolist()]
-    smaller = edits.scale_transfers(graph, dict.fromkeys(rows, 1 / (1 + ratio)))
-    if graph.has_kernels:
-        return [smaller, edits.scale_work(smaller, scale_copies(analysis, 1 / (1 + ratio)))]
-    filled = measure_filling(analysis)
-    own_ns = mean_per_step(analysis, analysis.steps.ints("compute_ns").sum())
-    shares = [spent / max(1.0, own_ns) for spent in filled.bounds_ns] if filled else [0.0]
-    return [edits.scale_work(smaller, max(0.0, 1 - share)) for share in sorted(shares)]
-
-
 EDITS: Mapping[Cause, Edit] = {
     Cause.OFFLOAD_ON_CRITICAL_PATH: _keep_states_on_device,
-    Cause.UNEVEN_SHAPES: _even_out_shapes,
     Cause.COPY_OVERHEAD: _drop_copies,
     Cause.NO_PREFETCH: _prefetch,
-    Cause.UNHIDDEN_OPTIMIZER_GATHER: _hide_closing_gathers,
     Cause.STRAGGLER_RANK: _even_out_late_ranks,
     Cause.ROTATING_STRAGGLER: _even_out_late_steps,
     Cause.BLOCKING_SYNC: _unblock_waits,
@@ -302,6 +219,5 @@ def _merge_units(analysis: RunAnalysis, finding: Finding) -> Sequence[Change]:
 #: What the engine would do otherwise, by cause.
 SCHEDULE_CHANGES: Mapping[Cause, Callable[[RunAnalysis, Finding], Sequence[Change]]] = {
     Cause.NO_PREFETCH: lambda analysis, finding: [Change(prefetch=1)],
-    Cause.UNHIDDEN_OPTIMIZER_GATHER: lambda analysis, finding: [Change(overlap_gather=True)],
     Cause.UNITS_TOO_SMALL: _merge_units,
 }

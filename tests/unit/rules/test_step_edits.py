@@ -14,11 +14,10 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.causes.cause import Cause, Sign
 from zprof.causes.registry import load_causes
 from zprof.diagnosis.price import drop_explained, price_finding
-from zprof.model.findings import Evidence
+from zprof.model.findings import Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.rules.compute.comm_slows_compute import state_hidden_slowdown
 from zprof.rules.counterfactual.findings import find_by_replay
-from zprof.rules.step_edits import EDITS
 from zprof.simulator.plan import Vendor
 from zprof.step.predict import PlayedStep
 from zprof.step.tasks import NONE, Graph
@@ -29,11 +28,11 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Diagnosed:
     return planted("fp32_reduce", base(0), tmp_path_factory.mktemp("job"), 0.5)
 
 
-def remove(cause: str, analysis: RunAnalysis, graph: Graph) -> Sequence[Graph]:
-    """Return the step without a cause, of which nothing is known but its name."""
-    edit = load_causes()[cause].remove
+def remove(finding: Finding, analysis: RunAnalysis, graph: Graph) -> Sequence[Graph]:
+    """Return the step without the cause of a finding."""
+    edit = load_causes()[finding.cause].remove
     assert edit is not None
-    return edit(analysis, graph, claim(cause))
+    return edit(analysis, graph, finding)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +42,7 @@ def test_half_of_the_bytes_halves_only_their_own_copies(job: Diagnosed, cause: s
     """The gradients of this job are reduced without a copy."""
     graph = PlayedStep(analysis=job.analysis).graph
     assert graph is not None
-    for changed in remove(cause, job.analysis, graph):
+    for changed in remove(claim(cause), job.analysis, graph):
         for before, after in zip(graph.ranks, changed.ranks, strict=True):
             halved = after.work_ns < before.work_ns
             assert after.work_ns[halved] == pytest.approx(before.work_ns[halved] / 2)
@@ -59,7 +58,7 @@ def test_kernels_that_pad_become_plain_copies(tmp_path: Path) -> None:
     assert graph is not None
     slower = Evidence(key="time_per_byte_ratio", what="", value=4.0, unit="factor")
     finding = replace(claim("uneven_shapes"), evidence=(slower,))
-    (changed,) = EDITS["uneven_shapes"](padded.analysis, graph, finding)
+    (changed,) = remove(finding, padded.analysis, graph)
     for before, after in zip(graph.ranks, changed.ranks, strict=True):
         pads = before.tasks.kernel.match(lambda name: "chunk_cat" in name)
         assert pads.any()
@@ -70,7 +69,7 @@ def test_with_even_inputs_each_rank_computes_for_the_mean(tmp_path: Path) -> Non
     uneven = planted("straggler_rank", base(7, Vendor.GLOO), tmp_path)
     graph = PlayedStep(analysis=uneven.analysis).graph
     assert graph is not None
-    (changed,) = EDITS["uneven_shapes"](uneven.analysis, graph, claim("uneven_shapes"))
+    (changed,) = remove(claim("uneven_shapes"), uneven.analysis, graph)
     before, after = (
         np.array([rank.work_ns[rank.collective == NONE].sum() for rank in each.ranks])
         for each in (graph, changed)
@@ -110,7 +109,7 @@ def test_the_cost_of_slowed_kernels_contains_what_the_evidence_states(job: Diagn
     assert graph is not None
     stated = Evidence(key="slowdown_beside_collectives", what="", value=2.0, unit="ratio")
     finding = replace(claim("comm_slows_compute"), evidence=(stated,))
-    changed = EDITS["comm_slows_compute"](job.analysis, graph, finding)
+    changed = remove(finding, job.analysis, graph)
     before = graph.ranks[0].work_ns
     ratios = [np.min(each.ranks[0].work_ns[before > 0] / before[before > 0]) for each in changed]
     assert min(ratios) == pytest.approx(0.5, abs=0.01)

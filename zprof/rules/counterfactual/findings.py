@@ -41,7 +41,6 @@ from zprof.rules.late_gathers import are_gathers_late
 from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.step_edits import (
     launch_faster,
-    select_gathers,
     start_held_collectives,
     undo_slowdown,
 )
@@ -60,6 +59,7 @@ from zprof.step.calls import (
     keep_recurring,
     measure_loading_ns,
 )
+from zprof.step.closing_gathers import select_gathers
 from zprof.step.predict import PlayedStep, widen_gains
 from zprof.step.slow_ranks import find_excess, find_slowest, mark_in_turn, mark_recurring
 from zprof.step.slowdown import measure_slowdown

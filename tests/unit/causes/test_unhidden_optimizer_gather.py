@@ -9,7 +9,7 @@ from tests.support.rule_runs import Run, found, judged, run_of, values, without_
 from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, OptionalInts, make_column
-from zprof.rules.volume.unhidden_optimizer_gather import unhidden_optimizer_gather
+from zprof.causes.unhidden_optimizer_gather import CAUSE as unhidden_optimizer_gather
 
 PSI = 8 << 20
 

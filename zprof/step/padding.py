@@ -1,0 +1,162 @@
+"""Measure the padding that travels with parameters and gradients, and the kernels that write it.
+
+All gradients are reduced once or k times per step, so with R elements reduced per step
+
+    padding = R / (k psi) - 1        psi: reported by the program, or R / k of a baseline with the same model
+"""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from msgspec import Struct
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Mask
+from zprof.analysis.per_step import mean_per_step
+from zprof.analysis.signal import Fact, make_fact
+from zprof.analysis.time.collective_rows import select_kind
+from zprof.model.collectives import CollectiveKind
+from zprof.step import edits
+from zprof.step.fixes import scale_copies
+from zprof.step.tasks import Graph, RankGraph
+from zprof.step.traffic import count_elements, read_model_traffic
+
+_FILLS = re.compile(r"chunk_cat|(?:^|::|_)pad(?:_|$|\b)|constant_pad", re.ASCII)
+_COPIES_OUT = re.compile(r"split_with_sizes_copy", re.ASCII)
+_MAX_NAME_LENGTH = 400
+#: A dimension of n + 1 on n ranks pads to 2 n, so padding is never as much as the model itself.
+_MAX_RATIO = 1.0
+#: Beyond half of a baseline, it is another model or another number of micro-batches.
+_MAX_OVER_BASELINE_RATIO = 0.5
+#: Shares saved of the padding kernels' time beyond a plain copy, and of all of it with its launches.
+_FILLING_RATIO = (0.8, 1.15)
+
+
+class Filling(Struct, frozen=True, kw_only=True):
+    """Time per rank and step in kernels that pad. ``slower`` is None without a plain copy to compare."""
+
+    total_ns: float
+    slower: float | None
+
+    @property
+    def bounds_ns(self) -> tuple[float, float]:
+        """Return what is saved at least, the time beyond a plain copy, and at most, all with its launches."""
+        plain = 1 / self.slower if self.slower and self.slower > 1 else 0.5
+        return _FILLING_RATIO[0] * self.total_ns * (1 - plain), _FILLING_RATIO[1] * self.total_ns
+
+
+class Padding(Struct, frozen=True, kw_only=True):
+    """Padding elements relative to those of the model, and the source of that number.
+
+    ``stated``: the source is the program, not a baseline that is assumed to have the same model.
+    """
+
+    ratio: float
+    source: str
+    stated: bool
+
+
+def measure_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Padding | None:
+    """Return the padding, None if the number of the model's elements is unknown or implausible."""
+    reduced = _reduced_elements(analysis)
+    psi, micro_batches = analysis.training.parameters, max(1, analysis.training.micro_batches)
+    if not reduced:
+        return None
+    if psi:
+        times = micro_batches if reduced >= 0.99 * psi * micro_batches else max(1, int(reduced / psi + 0.01))
+        return _plausible_padding(
+            reduced / (times * psi) - 1, "the program's number of parameters", stated=True
+        )
+    theirs = _reduced_elements(baseline) if baseline is not None else 0.0
+    if not theirs:
+        return None
+    times = max(1, int(reduced / theirs + 0.01))
+    return _plausible_padding(reduced / (times * theirs) - 1, "the baseline's gradients", stated=False)
+
+
+def is_padding_kernel(name: str) -> bool:
+    """Return True if kernels of this name can pad."""
+    return _FILLS.search(name[:_MAX_NAME_LENGTH]) is not None
+
+
+def measure_filling(analysis: RunAnalysis) -> Filling | None:
+    """Return the time of kernels that pad, None if there are none or none was recorded."""
+    table = analysis.kernels
+    if not len(table):
+        return None
+    fills = _kernel_time_per_step(analysis, table, table.texts("name").match(is_padding_kernel))
+    if not fills:
+        return None
+    copied = _kernel_time_per_step(
+        analysis, table, table.texts("name").match(lambda name: _COPIES_OUT.search(name[:_MAX_NAME_LENGTH]))
+    )
+    traffic = read_model_traffic(analysis)
+    gathered, reduced = (
+        mean_per_step(analysis, float(way.rows.ints("bytes").sum()))
+        for way in (traffic.gathers, traffic.reductions)
+    )
+    known = copied and gathered and reduced
+    slower = (fills / reduced) / (copied / gathered) if known else None
+    return Filling(total_ns=fills, slower=slower)
+
+
+def _kernel_time_per_step(analysis: RunAnalysis, table: Columns, chosen: Mask) -> float:
+    """Return the time per step and rank; copies that overlap other kernels cost nothing."""
+    rows = table.at(chosen)
+    computes = rows.texts("role").equals("compute")
+    alone = np.where(computes, rows.ints("total_ns"), rows.ints("uncovered_ns"))
+    return mean_per_step(analysis, float(alone.sum()))
+
+
+def _reduced_elements(analysis: RunAnalysis) -> float:
+    """Return the gradient elements that a rank scatters per step, or all-reduces if it scatters none."""
+    rows = read_model_traffic(analysis).reductions.rows
+    scattered = select_kind(rows, CollectiveKind.REDUCE_SCATTER)
+    return mean_per_step(analysis, count_elements(scattered if len(scattered) else rows))
+
+
+def _plausible_padding(ratio: float, source: str, *, stated: bool) -> Padding | None:
+    most = _MAX_RATIO if stated else _MAX_OVER_BASELINE_RATIO
+    return Padding(ratio=ratio, source=source, stated=stated) if -0.01 < ratio < most else None
+
+
+def list_padding_facts(analysis: RunAnalysis, ratio: float, filled: Filling | None) -> list[Fact]:
+    """List what writes the padding, and how much of it a rank sends if the ratio is known (not 0)."""
+    facts = [make_fact("padding_time_per_step", filled.total_ns if filled else 0.0)]
+    if ratio:
+        traffic = read_model_traffic(analysis)
+        moved = sum(way.rows.ints("bytes").sum() for way in (traffic.gathers, traffic.reductions))
+        padded = mean_per_step(analysis, float(moved)) * ratio / (1 + ratio)
+        facts += [make_fact("padding_ratio", ratio), make_fact("padding_bytes_per_step", padded)]
+    if filled is not None and filled.slower is not None:
+        facts.append(make_fact("time_per_byte_ratio", filled.slower))
+    return facts
+
+
+def measure_padded_transfer_ns(analysis: RunAnalysis, ratio: float) -> float:
+    """Return the time per step that the padding of parameters and gradients is exposed at most."""
+    traffic = read_model_traffic(analysis)
+    parts = [way.rows for way in (traffic.gathers, traffic.reductions)]
+    moved, exposed = (
+        sum(float(rows.ints(name).sum()) for rows in parts) for name in ("transfer_ns", "exposed_transfer_ns")
+    )
+    return mean_per_step(analysis, min(exposed, moved * ratio / (1 + ratio)))
+
+
+def remove_padding(analysis: RunAnalysis, graph: Graph, ratio: float) -> Sequence[Graph]:
+    """Remove the padding from the bytes, and in a second variant also from what writes it."""
+    traffic = read_model_traffic(analysis)
+    rows = [*traffic.gathers.rows.row.tolist(), *traffic.reductions.rows.row.tolist()]
+    smaller = edits.scale_transfers(graph, dict.fromkeys(rows, 1 / (1 + ratio)))
+    if graph.has_kernels:
+        return [smaller, edits.scale_work(smaller, scale_copies(analysis, 1 / (1 + ratio)))]
+    filled = measure_filling(analysis)
+    own_ns = mean_per_step(analysis, analysis.steps.ints("compute_ns").sum())
+    shares = sorted(spent_ns / max(1.0, own_ns) for spent_ns in filled.bounds_ns) if filled else [0.0]
+    return [edits.scale_work(smaller, partial(_keep_share, max(0.0, 1 - share))) for share in shares]
+
+
+def _keep_share(left: float, rank: RankGraph) -> float:
+    return left
