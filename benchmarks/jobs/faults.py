@@ -30,6 +30,7 @@ _REPLICATED: Final[tuple[Engine, ...]] = ("zero2", "zero1")
 _ENGINES: Final[dict[str, tuple[Engine, ...]]] = {
     "unhidden_optimizer_gather": _REPLICATED,
     "copy_overhead": ("fsdp2",),
+    "first_gather_exposed": ("fsdp2",),
     "rate_limited_prefetch": ("fsdp1", "zero3"),
 } | dict.fromkeys(
     ("units_too_small", "single_unit", "no_prefetch", "fp32_gather", "accumulation_regathers",
@@ -135,6 +136,16 @@ def plant_no_prefetch(job: Job, rng: Rng) -> Job:
     mode = "off" if rng.random() < 0.7 else "backward_off"
     job = replace(job, explicit_forward_prefetch=False, reshard_after_forward=True, prefetch=mode)  # type: ignore[arg-type]
     return squeeze(job, rng, 0.06, 0.8)
+
+
+def plant_first_gather(job: Job, rng: Rng) -> Job:
+    """Copy a large batch to the device before the first gather, which is that of a large first unit."""
+    first = job.blocks[0]
+    grown = replace(first, params=int(first.params * rng.uniform(4, 10)))
+    job = replace(job, blocks=(grown, *job.blocks[1:]), root_unit=True, wrapping="block")
+    job = squeeze(job, rng, 0.2, 0.7)
+    share = draw_share(rng) / 2
+    return replace(job, batch_copy_ns=int(max(400_000, share * job.estimate_compute_ns())))
 
 
 def plant_limiter(job: Job, rng: Rng) -> Job:
@@ -327,6 +338,7 @@ PLANTS: Final[dict[str, Callable[[Job, Rng], Job]]] = {
     "uneven_shapes": plant_padding,
     "lost_compute_efficiency": plant_slow_compute,
     "measurement_artifact": plant_artifact,
+    "first_gather_exposed": plant_first_gather,
 }
 
 
@@ -424,6 +436,7 @@ REMOVALS: Final[dict[str, Callable[[Job], Job | None]]] = {
     ),
     "single_unit": _sharded(lambda job: replace(job, wrapping="block") if job.wrapping == "single" else job),
     "no_prefetch": _sharded(lambda job: replace(job, prefetch="on")),
+    "first_gather_exposed": _sharded(lambda job: replace(job, unshard_early=True)),
     "rate_limited_prefetch": _sharded(lambda job: replace(job, limiter=0)),
     "cpu_bound_launch": lambda job: replace(
         job,

@@ -25,7 +25,7 @@ CAUSES: Final[tuple[str, ...]] = (
     "accumulation_syncs", "accumulation_regathers", "needless_reshard_after_forward",
     "last_unit_regathered", "checkpoint_regathers", "offload_on_critical_path", "blocking_sync",
     "data_loader", "unhidden_optimizer_gather", "copy_overhead", "uneven_shapes",
-    "lost_compute_efficiency", "measurement_artifact",
+    "lost_compute_efficiency", "measurement_artifact", "first_gather_exposed",
 )  # fmt: skip
 
 NEEDS_BASELINE: Final = frozenset({"low_bus_bandwidth", "lost_compute_efficiency"})
@@ -217,6 +217,8 @@ class Job:
     clip: bool = False
     blocking: Literal["none", "step", "micro", "unit"] = "none"
     data_ns: int = 200_000
+    batch_copy_ns: int = 24_000
+    unshard_early: bool = False
     quick_data_ns: int = 120_000
     offload_ns_per_param: float = 0.0
     retries: int = 0

@@ -294,7 +294,7 @@ class StepProgram:
         self.open(name)
         self.think(job.data_ns, "data")
         self.close()
-        self.add(MEMCPY, MAIN, COMPUTE, "HtoD", 262_144, 24_000, hash_key("batch"))
+        self.add(MEMCPY, MAIN, COMPUTE, "HtoD", 262_144, job.batch_copy_ns, hash_key("batch"))
         if job.engine == "inference":
             self.generate()
             self.add(STEP_END)
@@ -328,6 +328,8 @@ class StepProgram:
             self.open("FullyShardedDataParallel.forward")
         named = self.annotate("FSDP::root_pre_forward", "FullyShardedDataParallel._root_pre_forward")
         self.think(job.host.hook_ns, "root pre forward", self.micro)
+        if job.unshard_early and self.micro == 0:
+            self.issued.add(0)
         for stream in (COPY_IN, GATHER):
             self.sync_streams(stream, COMPUTE)
         if named:
@@ -577,6 +579,8 @@ class StepProgram:
             self.close()
         if not job.sharded_parameters:
             self.gather_new_params()
+        if job.unshard_early:
+            self.unshard_first()
         if job.dialect.optimizer_range:
             self.open("Optimizer.zero_grad#AdamW.zero_grad")
         self.think(job.host.hook_ns / 2, "zero grad")
@@ -599,6 +603,15 @@ class StepProgram:
             size = job.gather_itemsize * shard // parts
             cost = int(size / job.host.pcie_rate)
             self.add(MEMCPY, MAIN, COMPUTE, "HtoD", size, cost, hash_key("h2d", part))
+
+    def unshard_first(self) -> None:
+        """Gather the first unit for the next forward, as soon as its parameters are new."""
+        self.micro = 0
+        self.issued.discard(0)
+        self.unsharded.discard(0)
+        for stream in (COPY_IN, GATHER):
+            self.sync_streams(stream, COMPUTE)
+        self.gather(0, "forward")
 
     def gather_new_params(self) -> None:
         """Gather changed parameters: exposed at once, or per unit beside the next forward."""
