@@ -9,8 +9,6 @@ from zprof.analysis.signal import Untested
 
 #: Column that identifies one collective across ranks (sequence numbers do not if some ranks lack rows).
 INSTANCE = "instance"
-#: What a cause lacks that shows only in collectives.
-NO_COLLECTIVES = Untested(reason="no collective was recorded", remedy="record the time window")
 
 
 def select_steady_rows(analysis: RunAnalysis) -> Columns:

@@ -14,11 +14,6 @@ from zprof.model.quantities import Unit
 from zprof.model.time import BasisWords
 
 #: Keys that other code reads.
-KERNEL_TIME_RATIOS = ("kernel_time_ratio", "worst_kernel_time_ratio")
-EXPOSED_COPIES = "exposed_copies_per_step"
-COPIES_BESIDE = "copies_beside_collectives_per_step"
-SLOWDOWN = "slowdown_beside_collectives"
-LOST_TO_SLOWDOWN = "lost_to_slowdown"
 STEPS_LATEST_RATIO = "steps_latest_ratio"
 
 #: Label and unit by name of the row.
@@ -116,63 +111,11 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     "{end}_{kind}_exposed_ratio": ("exposed share of the {end} {kind} of a step", Unit.RATIO),
     # What is moved.
     # Hosts and devices.
-    "device_frees_per_step": ("frees of device memory {per_step}", Unit.COUNT),
-    "device_allocations_per_step": ("allocations of device memory {per_step}", Unit.COUNT),
-    "steps_with_a_free": ("steps with a free", Unit.RATIO),
-    "idle_in_calls_per_step": ("idle time in these calls {per_step}", Unit.NS),
-    "allocation_retries": ("retries of cudaMalloc", Unit.COUNT),
-    "out_of_memory_errors": ("out-of-memory errors", Unit.COUNT),
-    "steps_recorded": ("steps recorded", Unit.COUNT),
-    "share_of_step": ("{of_step}", Unit.RATIO),
-    "share_of_step/without_queue": ("{of_step} without waits for a processor", Unit.RATIO),
     "processor_wait_per_step/excess": (
         "ready, but without a processor {per_step}, more than the others",
         Unit.NS,
     ),
-    "processor_wait_per_step": ("ready, but without a processor {per_step}", Unit.NS),
-    "blocking_waits_per_step": ("waits {per_step} that left the queue empty", Unit.COUNT),
-    "wait_{number}_host_blocked_per_step": (
-        "the host in {operator} ({kind}), {count} times {per_step}",
-        Unit.NS,
-    ),
-    "wait_{number}_stalled_per_step": ("of it, or right after, the device idle or only copying", Unit.NS),
-    SLOWDOWN: ("slowdown of kernels during a collective", Unit.RATIO),
-    "compute_beside_collectives_per_step": ("compute during collectives {per_step}", Unit.NS),
-    LOST_TO_SLOWDOWN: ("lost to the slowdown {per_step}", Unit.NS),
-    "hidden_slowdown": ("at least this part of it is hidden: the step waits for collectives", Unit.NS),
-    "kernels_compared": ("kernels during a collective that also ran alone", Unit.COUNT),
-    "kernels_compared/baseline": ("kernel names in both runs", Unit.COUNT),
-    "share_of_compute_compared": ("their share of the compute during collectives", Unit.RATIO),
-    "share_of_compute_compared/baseline": ("their share of the compute", Unit.RATIO),
-    "share_in_slowed_kernels": ("their share in kernel names that are themselves slowed down", Unit.RATIO),
-    f"{EXPOSED_COPIES}/collectives": ("exposed copies around collectives {per_step}", Unit.NS),
-    f"{EXPOSED_COPIES}/offload": ("exposed copies between host and device {per_step}", Unit.NS),
-    "copy_time_per_step": ("all copies around collectives {per_step}", Unit.NS),
-    "copies_per_step": ("copies {per_step}", Unit.COUNT),
-    "largest_copy_per_step": ("the largest kind of copy, {per_step}", Unit.NS),
-    "gathered_bytes_per_step": ("gathered {per_step}", Unit.BYTES),
-    "gathered_bytes_per_copy_second": ("gathered bytes per second of copying", Unit.BYTES_PER_S),
-    "idle_nothing_queued_per_step": (
-        "idle time {per_step} with nothing queued while the host was active",
-        Unit.NS,
-    ),
-    "exposed_transfer_nothing_queued": ("exposed transfer with nothing queued after it", Unit.NS),
-    "collectives_hidden_by_idle": ("collectives hidden only by these gaps", Unit.NS),
-    "kernel_time_ratio": ("time of the same kernels relative to the baseline", Unit.RATIO),
-    "worst_kernel_time_ratio": ("on the worst rank", Unit.RATIO),
-    "ranks_slower": ("ranks more than 5 % slower", Unit.COUNT),
-    "kernel_count_ratio": ("kernels {per_step} relative to the baseline", Unit.RATIO),
-    "lost_per_step": ("lost {per_step}", Unit.NS),
-    COPIES_BESIDE: ("copies that overlap only a collective, {per_step}", Unit.NS),
-    "idle_in_cpu_optimizer_per_step": ("idle time {per_step} while the CPU runs the optimizer", Unit.NS),
-    "blocking_calls_per_step": ("calls that block until the device is done, {per_step}", Unit.COUNT),
     "event_waits_per_step": ("waits for an event, {per_step}", Unit.COUNT),
-    "memory_calls_per_step": ("calls that allocate or free device memory, {per_step}", Unit.COUNT),
-    "idle_in_waits_per_step": ("idle in and right after waits for the device {per_step}", Unit.NS),
-    "exposed_transfer_of_reads_per_step": (
-        "exposed transfer waited for right after reading a scalar, {per_step}",
-        Unit.NS,
-    ),
 }
 
 

@@ -2,21 +2,9 @@
 
 from functools import cache
 
-from zprof.analysis.time.host_time import is_inference
 from zprof.causes.cause import Cause as Record
 from zprof.causes.cause import Need, Proof, Sign
 from zprof.model.findings import Cause
-from zprof.rules.compute.allocator_retries import allocator_retries
-from zprof.rules.compute.blocking_sync import blocking_sync, is_waiting_as_often
-from zprof.rules.compute.comm_slows_compute import (
-    SLOWED_RATIO,
-    comm_slows_compute,
-    state_hidden_slowdown,
-)
-from zprof.rules.compute.copy_overhead import copy_overhead
-from zprof.rules.compute.cpu_bound_launch import cpu_bound_launch
-from zprof.rules.compute.lost_compute_efficiency import lost_compute_efficiency
-from zprof.rules.compute.offload_on_critical_path import offload_on_critical_path
 from zprof.rules.evidence import ROWS
 from zprof.rules.hang.stuck_job import hang_rules
 from zprof.rules.late_gathers import are_gathers_late
@@ -32,7 +20,6 @@ from zprof.rules.transfer.single_unit import single_unit
 from zprof.rules.transfer.units_too_small import units_too_small
 from zprof.rules.waiting.rotating_straggler import rotating_straggler
 from zprof.rules.waiting.straggler_rank import straggler_rank
-from zprof.step.slowdown import measure_slowdown
 
 _TRANSFER_AND_IDLE_TERMS = ("exposed_transfer_ns", "idle_ns")
 #: Anything that delays gathers also delays the backward's gathers.
@@ -124,67 +111,13 @@ WAITING_RULES = (
 )
 
 
-#: Also runs if only memory is analyzed.
-ALLOCATOR_RETRIES_RULE = Rule(
-    cause=Cause.ALLOCATOR_RETRIES,
-    check=allocator_retries,
-    claims=("idle_ns", "exposed_transfer_ns"),
-)
-HOST_RULES: tuple[Rule, ...] = (
-    ALLOCATOR_RETRIES_RULE,
-    Rule(
-        cause=Cause.BLOCKING_SYNC,
-        check=blocking_sync,
-        claims=("idle_ns", "exposed_transfer_ns"),
-    ),
-    Rule(
-        cause=Cause.OFFLOAD_ON_CRITICAL_PATH,
-        check=offload_on_critical_path,
-        claims=("exposed_memcpy_ns", "idle_ns", "exposed_transfer_ns"),
-    ),
-    Rule(
-        cause=Cause.CPU_BOUND_LAUNCH,
-        check=cpu_bound_launch,
-        claims=("idle_ns", "exposed_transfer_ns"),
-        # while the device of one rank runs dry, the others wait for it
-        other_rank_terms=("exposed_wait_ns",),
-    ),
-)
-
-
-_COMPUTE_TERMS = ("compute_ns",)
-
-DEVICE_RULES: tuple[Rule, ...] = (
-    Rule(
-        cause=Cause.COMM_SLOWS_COMPUTE,
-        check=comm_slows_compute,
-        claims=_COMPUTE_TERMS,
-        taken_from="compute_beside_collectives_per_step",
-    ),
-    Rule(
-        cause=Cause.COPY_OVERHEAD,
-        check=copy_overhead,
-        claims=("compute_ns", "exposed_memcpy_ns"),
-    ),
-    Rule(cause=Cause.LOST_COMPUTE_EFFICIENCY, check=lost_compute_efficiency, claims=_COMPUTE_TERMS),
-)
-
-
-_COUNTED = {
-    Cause.DATA_LOADER,
-}
 _SPEED = {
-    Cause.COMM_SLOWS_COMPUTE,
     Cause.LATENCY_BOUND_COLLECTIVES,
     Cause.LOW_BUS_BANDWIDTH,
     Cause.SHARDING_SPANS_NODES,
     Cause.UNITS_TOO_SMALL,
 }
-_PROPOSED = {
-    Cause.COPY_OVERHEAD,
-    Cause.COMM_SLOWS_COMPUTE,
-}
-_STALL = {Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER}
+_STALL = {Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER}
 _SIGNS = {
     Cause.NEEDLESS_RESHARD_AFTER_FORWARD: Sign.GATHERS_OF_BACKWARD,
     Cause.STRAGGLER_RANK: Sign.LATE_RANK,
@@ -193,20 +126,15 @@ _SIGNS = {
     Cause.LOW_BUS_BANDWIDTH: Sign.SLOW_MESSAGES,
     Cause.LATENCY_BOUND_COLLECTIVES: Sign.SHORT_MESSAGES,
     Cause.BLOCKING_SYNC: Sign.HOST_WAITS,
-    Cause.CPU_BOUND_LAUNCH: Sign.LATE_LAUNCHES,
 }
 _AMOUNTS = {
     Cause.STRAGGLER_RANK: ("own_time_excess",),
-    Cause.BLOCKING_SYNC: ("blocking_waits_per_step", "blocking_calls_per_step"),
 }
 _NOTES = {
-    Cause.BLOCKING_SYNC: is_inference,
     Cause.LOW_BUS_BANDWIDTH: lambda analysis: True,
-    Cause.COPY_OVERHEAD: lambda analysis: True,
 }
 _REFUTED = {
     Cause.NO_PREFETCH: lambda step: are_gathers_late(step.analysis, step.graph) is False,
-    Cause.COMM_SLOWS_COMPUTE: lambda step: measure_slowdown(step.analysis, step.graph).factor <= SLOWED_RATIO,
 }
 
 
@@ -214,7 +142,7 @@ _REFUTED = {
 def list_old():
     found = []
     for rules, needs in (
-        ((*TRANSFER_RULES, *WAITING_RULES, *DEVICE_RULES, *HOST_RULES), (Need.STEPS,)),
+        ((*TRANSFER_RULES, *WAITING_RULES), (Need.STEPS,)),
         (hang_rules(), (Need.HANG,)),
     ):
         for rule in rules:
@@ -224,38 +152,21 @@ def list_old():
                     id=cause.finding_id,
                     name=cause.value,
                     meaning=cause.meaning,
-                    needs=(Need.DEVICE,) if cause is Cause.ALLOCATOR_RETRIES else needs,
+                    needs=needs,
                     terms=rule.claims,
                     other_rank_terms=rule.other_rank_terms,
                     taken_from=rule.taken_from,
                     sign=_SIGNS.get(cause),
                     produces=tuple(_SIGNS[each] for each in rule.explains),
-                    proof=Proof.COUNTS
-                    if cause in _COUNTED
-                    else Proof.SPEEDS
-                    if cause in _SPEED
-                    else Proof.TIMES,
-                    is_priced_by_step=cause in _PROPOSED,
+                    proof=Proof.SPEEDS if cause in _SPEED else Proof.TIMES,
                     is_stall=cause in _STALL,
-                    idles_device=cause
-                    in (
-                        Cause.CPU_BOUND_LAUNCH,
-                        Cause.BLOCKING_SYNC,
-                        Cause.DATA_LOADER,
-                        Cause.ALLOCATOR_RETRIES,
-                    ),
                     is_decisive=cause in (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK),
-                    is_failure=cause is Cause.ALLOCATOR_RETRIES,
                     amounts=_AMOUNTS.get(cause, ()),
                     find_signs=rule.check,
                     remove=EDITS.get(cause),
                     list_changes=SCHEDULE_CHANGES.get(cause),
                     is_refuted=_REFUTED.get(cause),
                     is_note=_NOTES.get(cause),
-                    is_lasting={
-                        Cause.BLOCKING_SYNC: is_waiting_as_often,
-                    }.get(cause),
-                    state_rest=state_hidden_slowdown if cause is Cause.COMM_SLOWS_COMPUTE else None,
                     evidence=AnyRow(),
                 )
             )

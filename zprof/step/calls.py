@@ -7,7 +7,8 @@ import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Intervals, intervals
-from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_loader_spans
+from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_host_calls, read_loader_spans
+from zprof.analysis.time.host_idle import find_waits_after_reads
 from zprof.step import edits
 from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph, step_places
 
@@ -23,6 +24,8 @@ LAUNCH_LEFT_RATIOS = (0.5, 0.0)
 _MIN_STEPS_RATIO = 0.5
 #: Time to fetch a batch that is ready: from a queue, with its pinned copy.
 _FETCH_NS = 200_000
+#: A copy of some scalars takes microseconds.
+_LONG_COPY_NS = 100_000
 
 
 def are_calls(rank: RankGraph, pattern: re.Pattern[str]) -> Bools:
@@ -47,6 +50,31 @@ def keep_recurring(rank: RankGraph, steps: int, selected: Bools) -> Bools:
     later = {place for place in places[selected].tolist() if place}
     is_frequent = len(later) >= max(1.0, _MIN_STEPS_RATIO * (steps - 1))
     return selected if is_frequent else np.zeros(len(selected), dtype=np.bool_)
+
+
+def await_long_copies(rank: RankGraph) -> Bools:
+    """Return a mask of the calls that wait for a long copy, whose data the host needs."""
+    on = np.maximum(rank.blocks_on, 0)
+    copies = rank.tasks.kernel.match(lambda name: name.startswith("Memcpy"))
+    awaits: Bools = (rank.blocks_on != NONE) & copies[on] & (rank.work_ns[on] >= _LONG_COPY_NS)
+    return awaits
+
+
+def mark_waits_after_reads(analysis: RunAnalysis, graph: Graph) -> dict[int, Bools]:
+    """Return by CPU rank a mask of the waits for a collective right after reading a scalar.
+
+    Empty if the run has been moved away.
+    """
+    if analysis.source is None:
+        return {}
+    marked = {}
+    for tracks, rank in zip(analysis.tracks, graph.ranks, strict=True):
+        read = tracks.clock.common(read_host_calls(analysis.source, tracks.rank).read) - graph.origin_ns
+        waits = np.flatnonzero(rank.tasks.blocks)
+        marked[tracks.rank] = np.zeros(len(rank.tasks), dtype=np.bool_)
+        spans = np.rint(rank.tasks.call[waits]).astype(np.int64)
+        marked[tracks.rank][waits] = find_waits_after_reads(spans, read)
+    return marked
 
 
 def count_per_step(graph: Graph, selected: Callable[[RankGraph], Bools]) -> float:

@@ -11,9 +11,9 @@ import zprof.rules
 from tests.support.diagnoses import base, diagnosed
 from tests.support.rule_runs import run_of
 from tests.support.tables import changed
+from zprof.causes.cpu_bound_launch import choose_launch_fix
 from zprof.causes.fix import choose_fix, measure_sizes
-from zprof.rules.compute.blocking_sync import choose_sync_fix
-from zprof.rules.compute.cpu_bound_launch import choose_launch_fix
+from zprof.causes.wait_fixes import choose_wait_fix
 from zprof.rules.transfer.sharding_spans_nodes import FIXES as SHARDING_FIXES
 from zprof.rules.waiting.late_ranks import REASON_TEXT, choose_late_fix
 from zprof.simulator.causes import PLANTS, plant
@@ -63,7 +63,7 @@ def test_choosers_of_fixes_know_cpu_ranks() -> None:
     inference = run_of()
     inference = replace(inference, host=changed(inference.host, is_inference=True))
     texts = [choose_late_fix(run_of(), reason) for reason in REASONS]
-    texts += [choose_sync_fix(inference), choose_launch_fix(inference)]
+    texts += [choose_wait_fix(inference), choose_launch_fix(inference)]
     texts += [choose_fix(run_of(), SHARDING_FIXES, measure_sizes(run_of()))]
     assert not GPU_WORDS.findall("\n".join(texts))
 

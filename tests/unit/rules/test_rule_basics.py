@@ -12,9 +12,9 @@ from tests.support.rule_runs import found, run_of, without_collectives
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import has_no_collectives
 from zprof.causes.cause import Cause, rate_severity
+from zprof.causes.copy_overhead import CAUSE as copy_overhead
 from zprof.causes.registry import load_causes
 from zprof.model.findings import Severity
-from zprof.rules.compute.copy_overhead import copy_overhead
 
 PAGES = Path(__file__).parents[3] / "docs/findings"
 

@@ -11,13 +11,12 @@ from tests.support.analyses import MS
 from tests.support.diagnoses import Diagnosed, base, planted
 from tests.support.rule_runs import claim
 from zprof.analysis.analysis import RunAnalysis
-from zprof.causes.cause import Cause, Sign
+from zprof.causes import comm_slows_compute
+from zprof.causes.cause import Cause, Observation, Sign, make_finding
 from zprof.causes.registry import load_causes
-from zprof.diagnosis.price import drop_explained, price_finding
+from zprof.diagnosis.price import drop_explained, list_gains, price_finding
 from zprof.model.findings import Evidence, Finding
 from zprof.model.formatting import format_ns
-from zprof.rules.compute.comm_slows_compute import state_hidden_slowdown
-from zprof.rules.counterfactual.findings import find_by_replay
 from zprof.simulator.plan import Vendor
 from zprof.step.predict import PlayedStep
 from zprof.step.tasks import NONE, Graph
@@ -118,9 +117,9 @@ def test_the_cost_of_slowed_kernels_contains_what_the_evidence_states(job: Diagn
 def test_a_slowdown_found_by_replay_states_what_was_measured(tmp_path: Path) -> None:
     """A price says what it rests on: the kernels' own pace, alone and beside collectives."""
     slowed = planted("comm_slows_compute", base(0), tmp_path)
-    found = find_by_replay(slowed.analysis, PlayedStep(analysis=slowed.analysis), [])
-    (finding,) = [each for each in found if each.cause == "comm_slows_compute"]
-    facts = {each.key: each.value for each in finding.evidence}
+    seen = comm_slows_compute.observe(PlayedStep(analysis=slowed.analysis))
+    assert seen is not None
+    facts = {each.key: each.value for each in seen.facts}
     beside_ns, factor = facts["compute_beside_collectives_per_step"], facts["slowdown_beside_collectives"]
     assert facts["lost_to_slowdown"] == pytest.approx(beside_ns * (1 - 1 / factor))
     assert facts["kernels_compared"] > 0
@@ -132,17 +131,21 @@ def test_the_part_of_a_slowdown_that_its_price_excludes_is_stated(
 ) -> None:
     lost = Evidence(key="lost_to_slowdown", what="", value=lost_ms * MS, unit="ns")
     finding = replace(claim("comm_slows_compute", MS, 4 * MS), evidence=(lost,))
-    stated = state_hidden_slowdown(job.analysis, finding)
-    hidden = [each.value for each in stated.evidence if each.key == "hidden_slowdown"]
+    stated = comm_slows_compute.state_hidden_slowdown(job.analysis, finding)
+    hidden = [each.value for each in stated if each.key == "hidden_slowdown"]
     assert hidden == [each * MS for each in hidden_ms]
 
 
-@pytest.mark.parametrize("cause", ["comm_slows_compute", "blocking_sync", "cpu_bound_launch"])
-def test_a_sentence_names_no_saving_beside_that_of_the_finding(cause: str, tmp_path: Path) -> None:
-    """The replay's gain is evidence, and the range the one saving."""
-    faulty = planted(cause, base(0), tmp_path)
-    findings = find_by_replay(faulty.analysis, PlayedStep(analysis=faulty.analysis), [])
-    assert findings
-    for finding in findings:
-        gains = [each.value for each in finding.evidence if each.key == "replayed_saving"]
-        assert not [gain for gain in gains if format_ns(gain) in finding.sentence]
+@pytest.mark.parametrize("name", ["comm_slows_compute", "blocking_sync", "cpu_bound_launch"])
+def test_a_sentence_names_no_saving_beside_that_of_the_finding(name: str, tmp_path: Path) -> None:
+    """The gain of the played step is evidence, and the range the one saving."""
+    step = PlayedStep(analysis=planted(name, base(0), tmp_path).analysis)
+    cause = load_causes()[name]
+    assert cause.look_at_step is not None
+    seen = cause.look_at_step(step)
+    assert isinstance(seen, Observation)
+    finding = make_finding(step.analysis, cause, seen)
+    changed = [step.gain_ns(graph) for graph in seen.changed or ()]
+    gains = [gain for gain in changed or list_gains(step, finding, cause) if gain is not None]
+    assert max(gains) > 0
+    assert not [gain for gain in gains if format_ns(gain) in finding.sentence]

@@ -22,6 +22,7 @@ from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.program_lines import choose_line, weigh_lines
 from zprof.model.errors import BadInput
 from zprof.model.findings import SourceLocation
+from zprof.model.formatting import printable
 from zprof.model.kernels import is_collective_kernel
 from zprof.run.reader import Run
 
@@ -59,6 +60,11 @@ class _Use(Struct, frozen=True, kw_only=True):
 
     count: float
     duration_ns: float
+
+
+def name_place(location: SourceLocation) -> str:
+    """Return a line in words, such as ``train.py:65 (main)``."""
+    return printable(f"{location.file}:{location.line} ({location.function})")
 
 
 def find_extra_operators(

@@ -12,37 +12,15 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import mean_per_step
-from zprof.analysis.time.host_time import is_host_inflated, is_inference
-from zprof.analysis.time.kernel_slowdown import measure_slowdown_by_name
 from zprof.causes.fix import choose_fix
 from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
 from zprof.model.formatting import format_frequency
 from zprof.model.time import LateReason
-from zprof.rules.compute.allocator_retries import FIX as ALLOCATOR_FIX
-from zprof.rules.compute.blocking_sync import (
-    choose_sync_fix,
-    list_wait_groups,
-    locate_sync,
-    make_wait_facts,
-)
-from zprof.rules.compute.comm_slows_compute import (
-    SLOWED_RATIO,
-    choose_slowdown_fix,
-    make_slowdown_facts,
-)
-from zprof.rules.compute.cpu_bound_launch import (
-    choose_launch_fix,
-    make_launch_evidence,
-    measure_late_hosts,
-)
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.late_gathers import are_gathers_late
 from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.step_edits import (
-    launch_faster,
     start_held_collectives,
-    undo_slowdown,
 )
 from zprof.rules.transfer.compute_blocks_comm import FIXES as BLOCKED_FIXES
 from zprof.rules.transfer.no_prefetch import FIXES as PREFETCH_FIXES
@@ -51,8 +29,6 @@ from zprof.rules.waiting.late_ranks import explain_lateness
 from zprof.rules.waiting.rotating_straggler import STEPS_RATIO
 from zprof.step import edits
 from zprof.step.calls import (
-    ALLOCATES,
-    WAITS,
     WAITS_FOR_EVENT,
     are_calls,
     count_per_step,
@@ -62,7 +38,6 @@ from zprof.step.calls import (
 from zprof.step.closing_gathers import select_gathers
 from zprof.step.predict import PlayedStep, widen_gains
 from zprof.step.slow_ranks import find_excess, find_slowest, mark_in_turn, mark_recurring
-from zprof.step.slowdown import measure_slowdown
 from zprof.step.tasks import NONE, Bools, Graph, RankGraph
 
 #: Minimum gain, as a share of the step, to report a cause, and for high confidence.
@@ -72,10 +47,6 @@ _MIN_OBSERVED_RATIO, _MIN_BLOCKED_RATIO = 0.01, 0.25
 #: Minimum share of the steps with the same late rank.
 _SAME_RANK_RATIO = 0.8
 _MIN_STEPS_FOR_HIGH_CONFIDENCE = 3
-#: With up to this many waits per step, the program reads its loss: a note, unless they cost much.
-_MAX_NORMAL_COUNT = 1.5
-#: A copy of some scalars takes microseconds.
-_LONG_COPY_NS = 100_000
 
 
 class _Candidate(Struct, frozen=True, kw_only=True):
@@ -91,11 +62,8 @@ class _Candidate(Struct, frozen=True, kw_only=True):
     count_key: str = ""
     rank: int | None = None
     min_ratio: float = _MIN_STEP_RATIO
-    #: Evidence besides the gain, the largest possible saving per step, and whether something else may be the
-    #: cause of the same signs.
+    #: Evidence besides the gain.
     evidence: tuple[Fact, ...] = ()
-    max_saving_ns: float = np.inf
-    is_doubtful: bool = False
     #: Finds the line of the user's program; called only if the candidate becomes a finding.
     locate: Callable[[], SourceLocation | None] = lambda: None
 
@@ -109,13 +77,9 @@ def find_by_replay(analysis: RunAnalysis, step: PlayedStep, known: Sequence[Find
     findings: list[Finding] = []
     for find_candidates in (
         _find_late_ranks,
-        _find_blocking_calls,
         _find_rate_limit,
-        _find_slow_launches,
-        _find_allocations,
         _find_blocked_collectives,
         _find_late_gathers,
-        _find_slowed_compute,
     ):
         judged = [
             _judge_candidate(step, graph, each)
@@ -127,12 +91,10 @@ def find_by_replay(analysis: RunAnalysis, step: PlayedStep, known: Sequence[Find
 
 
 def _judge_candidate(step: PlayedStep, graph: Graph, candidate: _Candidate) -> Finding | None:
-    played = [gain for changed in candidate.changed if (gain := step.gain_ns(changed)) is not None]
-    gains = [min(gain, candidate.max_saving_ns) for gain in played]
+    gains = [gain for changed in candidate.changed if (gain := step.gain_ns(changed)) is not None]
     if not gains or max(gains) < candidate.min_ratio * step.step_ns:
         return None
     low, high = widen_gains(min(gains), max(gains), step.step_ns)
-    high = min(high, candidate.max_saving_ns)
     evidence = [
         *candidate.evidence,
         make_fact("replayed_saving", max(gains), rank=candidate.rank),
@@ -141,15 +103,7 @@ def _judge_candidate(step: PlayedStep, graph: Graph, candidate: _Candidate) -> F
         evidence.append(make_fact(candidate.count_key, candidate.count, rank=candidate.rank))
     is_sure = low >= _HIGH_CONFIDENCE_RATIO * step.step_ns and graph.steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
     # one step cannot show that anything recurs
-    is_note = (
-        graph.steps == 1
-        or candidate.is_doubtful
-        or (
-            candidate.cause is Cause.BLOCKING_SYNC
-            and candidate.count <= _MAX_NORMAL_COUNT
-            and low < _HIGH_CONFIDENCE_RATIO * step.step_ns
-        )
-    )
+    is_note = graph.steps == 1
     return make_finding(
         step.analysis,
         candidate.cause,
@@ -162,43 +116,6 @@ def _judge_candidate(step: PlayedStep, graph: Graph, candidate: _Candidate) -> F
         disprove=candidate.disprove,
         location=candidate.locate(),
     )
-
-
-def _awaits_long_copy(rank: RankGraph) -> Bools:
-    """Return a mask of the calls that wait for a long copy, whose data the host needs."""
-    on = np.maximum(rank.blocks_on, 0)
-    copies = rank.tasks.kernel.match(lambda name: name.startswith("Memcpy"))
-    awaits: Bools = (rank.blocks_on != NONE) & copies[on] & (rank.work_ns[on] >= _LONG_COPY_NS)
-    return awaits
-
-
-def _find_blocking_calls(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    words = analysis.time.words
-
-    def selected(rank: RankGraph) -> Bools:
-        blocks = are_calls(rank, WAITS) & ~are_calls(rank, WAITS_FOR_EVENT) & (rank.blocks_on != NONE)
-        return keep_recurring(rank, graph.steps, blocks & ~_awaits_long_copy(rank))
-
-    count = count_per_step(graph, selected)
-    if not count or is_inference(analysis):  # a decoder reads each token back
-        return []
-    return [
-        _Candidate(
-            cause=Cause.BLOCKING_SYNC,
-            changed=[edits.unblock_calls(graph, selected)],
-            sentence=(
-                f"the host waits for the device {format_frequency(count, words.per_step)}: "
-                f"without these waits {words.step_is} shorter"
-            ),
-            fix=choose_sync_fix(analysis),
-            locate=lambda: locate_sync(analysis),
-            disprove="torch.cuda.set_sync_debug_mode('error') shows the line; remove it and record again: "
-            "if the step takes as long, the wait is not the cause",
-            count=count,
-            count_key="blocking_calls_per_step",
-            evidence=tuple(make_wait_facts(list_wait_groups(analysis))),
-        )
-    ]
 
 
 def _find_rate_limit(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
@@ -224,54 +141,6 @@ def _find_rate_limit(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             "the cause",
             count=count,
             count_key="event_waits_per_step",
-        )
-    ]
-
-
-def _find_slow_launches(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    """Propose faster hosts if they were active while nothing was queued; that bounds what they save."""
-    words = analysis.time.words
-    late_hosts = measure_late_hosts(analysis)
-    return [
-        _Candidate(
-            cause=Cause.CPU_BOUND_LAUNCH,
-            changed=launch_faster(analysis, graph),
-            sentence=(
-                "kernels are launched later than the devices could start them: with instant launches "
-                f"{words.step_is} shorter"
-            ),
-            fix=choose_launch_fix(analysis),
-            disprove="double the micro-batch and record again: kernels take longer but launches do not, so "
-            "the idle time of a step stays the same or shrinks; if it doubles, launching is not the cause",
-            evidence=(make_launch_evidence(late_hosts.idle_ns),),
-            max_saving_ns=late_hosts.max_saving_ns,
-            is_doubtful=is_host_inflated(analysis),
-        )
-    ]
-
-
-def _find_allocations(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    words = analysis.time.words
-
-    def selected(rank: RankGraph) -> Bools:
-        return keep_recurring(rank, graph.steps, are_calls(rank, ALLOCATES))
-
-    count = count_per_step(graph, selected)
-    if not count:
-        return []
-    return [
-        _Candidate(
-            cause=Cause.ALLOCATOR_RETRIES,
-            changed=[edits.unblock_calls(graph, selected)],
-            sentence=(
-                f"the allocator allocates or frees device memory {format_frequency(count, words.per_step)}: "
-                f"without these calls {words.step_is} shorter"
-            ),
-            fix=choose_fix(analysis, ALLOCATOR_FIX),
-            disprove="leave a tenth of the memory free with a smaller batch and record again: if the "
-            "calls remain, the program itself frees the cache (torch.cuda.empty_cache())",
-            count=count,
-            count_key="memory_calls_per_step",
         )
     ]
 
@@ -319,34 +188,6 @@ def _find_late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             fix=choose_fix(analysis, PREFETCH_FIXES),
             disprove="turn prefetch on and record again: if the exposed transfer of all_gathers remains, "
             "late launches are not the cause",
-        )
-    ]
-
-
-def _find_slowed_compute(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    words = analysis.time.words
-    if measure_slowdown(analysis, graph).factor <= SLOWED_RATIO:
-        return []
-    slowdown = measure_slowdown(analysis, graph, by_time=True)
-    concurrent_ns = mean_per_step(analysis, measure_slowdown_by_name(analysis.kernels).concurrent_ns)
-    return [
-        _Candidate(
-            cause=Cause.COMM_SLOWS_COMPUTE,
-            changed=undo_slowdown(analysis, graph),
-            sentence=(
-                f"kernels take {slowdown.factor:.2f} times as long during collectives as the same kernels of "
-                f"other blocks alone: at full speed {words.step_is} shorter"
-            ),
-            fix=choose_slowdown_fix(analysis),
-            disprove="record one step with the collectives launched after the compute (no prefetch, a "
-            "synchronization after each unit): the same kernels must get faster by this factor",
-            min_ratio=_MIN_OBSERVED_RATIO,
-            evidence=make_slowdown_facts(
-                slowdown.factor,
-                slowdown.kernels,
-                concurrent_ns=concurrent_ns,
-                excess_ns=concurrent_ns * (1 - 1 / slowdown.factor),
-            ),
         )
     ]
 

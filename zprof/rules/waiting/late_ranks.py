@@ -23,13 +23,14 @@ from zprof.analysis.time.own_work import (
     find_extra_operators,
     locate_extra_operators,
     locate_idle,
+    name_place,
 )
 from zprof.analysis.time.program_lines import locate_loader
+from zprof.analysis.time.wait_groups import locate_host_waits
 from zprof.causes.fix import LOAD_AHEAD, choose_fix, is_on_cpu
 from zprof.model.findings import SourceLocation
 from zprof.model.formatting import printable, shorten
 from zprof.model.time import LateReason
-from zprof.rules.compute.blocking_sync import locate_sync
 from zprof.rules.evidence import Fact, make_fact
 
 _PARTS = ("compute", "copies", "idle")
@@ -320,11 +321,6 @@ def explain_lateness(
     )
 
 
-def name_place(location: SourceLocation) -> str:
-    """Return a line in words, such as ``train.py:65 (main)``."""
-    return printable(f"{location.file}:{location.line} ({location.function})")
-
-
 def _name_operator(operator: ExtraOperator) -> str:
     return shorten(printable(operator.name), _MAX_OPERATOR_NAME)
 
@@ -350,7 +346,7 @@ def locate_late(analysis: RunAnalysis, reason: LateReason, ranks: Sequence[int])
     if reason is LateReason.DATA:
         return locate_loader(analysis.source, ranks)
     if reason is LateReason.SYNC:
-        return locate_sync(analysis, ranks)
+        return locate_host_waits(analysis, ranks)
     idle = locate_idle(analysis.source, analysis.tracks, ranks) if reason is LateReason.HOST else None
     return idle.location if idle is not None else None
 

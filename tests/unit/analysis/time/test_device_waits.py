@@ -6,11 +6,12 @@ import pyarrow as pa
 import pytest
 
 from tests.support.device_ranks import Rows, write_run
+from tests.support.rule_runs import fires, found
 from zprof.analysis.analysis import analyse_time_only
 from zprof.analysis.time.device_waits import WaitKind
 from zprof.analysis.time.host_calls import HostCalls, select_host_calls
-from zprof.model.findings import Finding
-from zprof.rules.compute.blocking_sync import blocking_sync, list_wait_groups
+from zprof.analysis.time.wait_groups import list_wait_groups
+from zprof.causes.blocking_sync import CAUSE as blocking_sync
 from zprof.run.reader import load
 
 MS = 1_000_000
@@ -126,8 +127,7 @@ def test_the_costliest_wait_leads_evidence_and_fix(tmp_path: Path) -> None:
         ("aten::to", WaitKind.TO_HOST_PAGEABLE, 3)
     ]
     assert groups[0].wait_ns == pytest.approx(9 * MS, rel=0.01)
-    finding = blocking_sync(analysis, None)
-    assert isinstance(finding, Finding)
+    finding = found(blocking_sync, analysis)
     values = {each.key: each.value for each in finding.evidence}
     assert values["blocking_waits_per_step"] == 3
     assert values["wait_1_host_blocked_per_step"] == groups[0].wait_ns
@@ -137,4 +137,4 @@ def test_the_costliest_wait_leads_evidence_and_fix(tmp_path: Path) -> None:
 
 def test_reads_of_host_tensors_alone_are_no_finding(tmp_path: Path) -> None:
     analysis = analyse_time_only(load(write_run(tmp_path / "x.zprof", {0: play_reads(4, 0, 400)})))
-    assert not isinstance(blocking_sync(analysis, None), Finding)
+    assert not fires(blocking_sync, analysis)

@@ -11,14 +11,15 @@ from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.time.host_time import is_short_of_processors
+from zprof.causes.allocator_retries import CAUSE as allocator_retries
+from zprof.causes.blocking_sync import CAUSE as blocking_sync
+from zprof.causes.cpu_bound_launch import CAUSE as cpu_bound_launch
 from zprof.causes.data_loader import CAUSE as data_loader
+from zprof.causes.offload_on_critical_path import CAUSE as offload_on_critical_path
+from zprof.diagnosis.find_causes import ask
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import AllocatorCounters
-from zprof.rules.compute.allocator_retries import allocator_retries
-from zprof.rules.compute.blocking_sync import blocking_sync
-from zprof.rules.compute.cpu_bound_launch import cpu_bound_launch
-from zprof.rules.compute.offload_on_critical_path import offload_on_critical_path
 from zprof.rules.rule import RuleCheck
 
 STATE = {"to_host_bytes": 1 << 20, "to_device_bytes": 1 << 20}
@@ -136,7 +137,7 @@ def crowded(*, launch: float, unseen: float, queued: float) -> RunAnalysis:
 def test_python_is_judged_by_the_time_that_its_thread_had_a_processor(
     launch: float, unseen: float, queued: float, expected: str | None
 ) -> None:
-    answer = cpu_bound_launch(crowded(launch=launch, unseen=unseen, queued=queued), None)
+    answer = ask(cpu_bound_launch, crowded(launch=launch, unseen=unseen, queued=queued))
     if expected == "finding":
         assert isinstance(answer, Finding)
         (share,) = values(answer, "ratio")

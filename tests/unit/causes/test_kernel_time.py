@@ -10,9 +10,9 @@ from tests.support.kernels import healthy, kernel_row, with_kernels
 from tests.support.rule_runs import Run, found, judged, values, with_ranks, with_walls, without_collectives
 from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
-from zprof.rules.compute.comm_slows_compute import comm_slows_compute
-from zprof.rules.compute.copy_overhead import copy_overhead
-from zprof.rules.compute.lost_compute_efficiency import lost_compute_efficiency
+from zprof.causes.comm_slows_compute import CAUSE as comm_slows_compute
+from zprof.causes.copy_overhead import CAUSE as copy_overhead
+from zprof.causes.lost_compute_efficiency import CAUSE as lost_compute_efficiency
 
 
 def slowed(

@@ -1,0 +1,187 @@
+"""ZP502: the host launches slower than kernels run, so the device runs out of work.
+
+Signs: idle time with nothing queued in which the host was active (its recorded events start or end at most
+1 ms apart), and that is not a wait for the device, the allocator, a data loader or an optimizer on the CPU;
+on most ranks, in the typical step (:mod:`zprof.analysis.time.late_hosts`). Where the recording shows nothing
+of the host, it may sleep or wait for a lock: then the cause is untested. At least 10 % of the step is a
+finding (docs/thresholds.md), at least 15 % has high confidence: healthy CPU ranks, two on two cores, had up
+to 8 %.
+
+On a CPU rank the recorder itself takes some of that time, so the finding never has high confidence. That is
+processor time, so it is compared with the step without the time in which the thread was ready but had no
+processor: other programs on the machine make a step longer, and no Python cheaper. If it is too little for a
+finding, but all time outside of operators is enough, the cause is untested. A recording of Python calls
+(``with_stack=True``) slows the host several times: low confidence.
+
+If the host is late, the next gather is late too, and its transfer is exposed: that is lost as well. Ranks
+that wait for a processor do so during that Python, too: what is lost grows as the step does. With the fix the
+hosts launch in half of the time, or instantly. A single late host is a different finding.
+"""
+
+from collections.abc import Sequence
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.time.host_time import (
+    find_missing_host,
+    find_single_occurrence,
+    has_device,
+    is_host_inflated,
+    is_inference,
+    is_short_of_processors,
+    rate_confidence,
+)
+from zprof.analysis.time.late_hosts import (
+    LINE_REMEDY,
+    find_idle_line,
+    find_unseen_host,
+    list_launch_columns,
+    measure_late_hosts,
+)
+from zprof.analysis.time.own_work import name_place
+from zprof.causes.cause import Cause, Observation, Sign, Signal
+from zprof.causes.fix import is_on_cpu
+from zprof.model.findings import Confidence, Finding, SourceLocation
+from zprof.model.quantities import Unit
+from zprof.step import edits
+from zprof.step.calls import LAUNCH_LEFT_RATIOS, is_launch, measure_loading_ns
+from zprof.step.predict import PlayedStep
+from zprof.step.tasks import Graph
+
+#: Minimum share of the step: for a finding, and for high confidence.
+_MIN_STEP_RATIO, _SURE_STEP_RATIO = 0.10, 0.15
+
+_INFERENCE_FIX = (
+    "model = torch.compile(model, mode='reduce-overhead')  # or CUDA graphs of the decoding step\n"
+    "larger batches; fewer hooks, and fewer Python statements, in each layer"
+)
+_CPU_INFERENCE_FIX = (
+    "model = torch.compile(model)  # fewer operators, and less Python between them\n"
+    "larger batches; fewer hooks, and fewer Python statements, in each layer"
+)
+
+CAUSE = Cause(
+    id="ZP502",
+    name="cpu_bound_launch",
+    meaning="The host launches slower than kernels run, and the device runs dry between them.",
+    terms=("idle_ns", "exposed_transfer_ns"),
+    # while the device of one rank runs dry, the others wait for it
+    other_rank_terms=("exposed_wait_ns",),
+    sign=Sign.LATE_LAUNCHES,
+    idles_device=True,
+    sentence="{what} {idle:ns} {of_each_step} ({share:.0%}{basis})",
+    observed="kernels are launched later than the devices could start them: with instant launches "
+    "{step_is} shorter",
+    evidence={
+        "idle_nothing_queued_per_step": (
+            "idle time {per_step} with nothing queued while the host was active",
+            Unit.NS,
+        ),
+        "share_of_step": ("{of_step}{without}", Unit.RATIO),
+        "processor_wait_per_step": ("ready, but without a processor {per_step}", Unit.NS),
+        "exposed_transfer_nothing_queued": ("exposed transfer with nothing queued after it", Unit.NS),
+        "collectives_hidden_by_idle": ("collectives hidden only by these gaps", Unit.NS),
+    },
+    disprove="double the micro-batch and record again: kernels take longer but launches do not, so the "
+    "idle time of a step stays the same or shrinks; if it doubles, launching is not the cause",
+)
+
+
+@CAUSE.detect
+def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Untested | None:
+    """Return a signal if the hosts of all ranks are slower than their devices."""
+    if (missing := find_missing_host(analysis)) is not None:
+        return missing
+    on_device = has_device(analysis)
+    if not on_device and not analysis.steps.ints("compute_ns").any():
+        return Untested(
+            reason="no operator of the main thread was recorded",
+            remedy="record with activities=[ProfilerActivity.CPU]",
+        )
+    hosts = measure_late_hosts(analysis)
+    if min(hosts.share, hosts.typical_share) < _MIN_STEP_RATIO:
+        columns = [*list_launch_columns(analysis), "unseen_ns"]
+        once = find_single_occurrence(analysis, _MIN_STEP_RATIO, *columns)
+        return once or find_unseen_host(analysis, hosts, _MIN_STEP_RATIO)
+    is_short = is_short_of_processors(analysis)
+    queued = [make_fact("processor_wait_per_step", hosts.queued_ns)] if is_short else []
+    without = " without waits for a processor" if is_short else ""
+    return Signal(
+        confidence=_rate_confidence(analysis, hosts.share),
+        words={
+            "what": "the host cannot keep up: nothing is queued for"
+            if on_device
+            else "Python between operators takes",
+            "idle": hosts.idle_ns,
+            "share": hosts.share,
+            "basis": f" of it{without}" if is_short else "",
+        },
+        facts=[
+            make_fact("idle_nothing_queued_per_step", hosts.idle_ns),
+            make_fact("share_of_step", hosts.share, without=without),
+            *queued,
+            make_fact("exposed_transfer_nothing_queued", hosts.exposed_ns),
+            make_fact("collectives_hidden_by_idle", hosts.unhidden_ns),
+        ],
+        lost_ns=hosts.lost_ns,
+        fix=choose_launch_fix(analysis),
+        locate=lambda: _locate_idle(analysis),
+    )
+
+
+def _rate_confidence(analysis: RunAnalysis, share: float) -> Confidence:
+    """Return the confidence: never high on a CPU, low where recording itself slowed the host."""
+    if is_host_inflated(analysis):
+        return Confidence.LOW
+    if has_device(analysis):
+        return rate_confidence(analysis, share, _SURE_STEP_RATIO, _MIN_STEP_RATIO)
+    return Confidence.MEDIUM if share >= _SURE_STEP_RATIO else Confidence.LOW
+
+
+def _locate_idle(analysis: RunAnalysis) -> SourceLocation | None:
+    idle = find_idle_line(analysis)
+    return idle.location if idle is not None else None
+
+
+def choose_launch_fix(analysis: RunAnalysis) -> str:
+    """Choose the applicable fix: CUDA graphs only on devices, torch.compile only if not already used."""
+    if is_inference(analysis):
+        return _CPU_INFERENCE_FIX if is_on_cpu(analysis) else _INFERENCE_FIX
+    is_compiled = bool(analysis.host.bools("is_compiled").any())
+    lines = ["optimizer = torch.optim.AdamW(parameters, fused=True)"]
+    if has_device(analysis) and is_compiled:
+        lines.insert(0, "model = torch.compile(model, mode='reduce-overhead')  # adds CUDA graphs")
+    elif has_device(analysis):
+        lines.insert(0, "model = torch.compile(model)  # or mode='reduce-overhead': CUDA graphs")
+    elif (idle := find_idle_line(analysis)) is None:
+        lines.insert(0, "py-spy record --native -- python train.py  # which Python that is")
+    else:
+        lines.insert(0, f"{name_place(idle.location)} takes {idle.share:.0%} of that time: {LINE_REMEDY}")
+    if not has_device(analysis) and not is_compiled:
+        lines.append("model = torch.compile(model)  # fewer operators, and less Python between them")
+    if is_compiled:
+        lines.append("TORCH_LOGS=graph_breaks python train.py  # what runs outside of compiled regions")
+    lines.append("larger micro-batches; fewer hooks, and fewer Python statements, in each layer")
+    return "\n".join(lines)
+
+
+@CAUSE.observe
+def observe(step: PlayedStep) -> Observation:
+    """Return that hosts were active while nothing was queued, which bounds what faster hosts save."""
+    hosts = measure_late_hosts(step.analysis)
+    return Observation(
+        facts=[make_fact("idle_nothing_queued_per_step", hosts.idle_ns)],
+        max_saving_ns=hosts.max_saving_ns,
+        is_doubtful=is_host_inflated(step.analysis),
+        fix=choose_launch_fix(step.analysis),
+    )
+
+
+@CAUSE.edit
+def launch_faster(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Return the step with hosts that launch in half of the time, and instantly."""
+    loading = measure_loading_ns(analysis, graph)
+    return [
+        edits.scale_host(graph, left, lambda rank: is_launch(rank) & (loading[rank.tasks.rank] == 0))
+        for left in LAUNCH_LEFT_RATIOS
+    ]

@@ -1,0 +1,72 @@
+"""Choose what to do instead of waiting for the device, by the operators and kinds of wait that cost most."""
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.device_waits import WaitKind
+from zprof.analysis.time.host_time import has_device, is_inference
+from zprof.analysis.time.wait_groups import WaitGroup, list_wait_groups
+from zprof.causes.fix import ANY, Fix, choose_fix, is_on_cpu
+from zprof.model.training import Framework
+
+_FIX = Fix(
+    forms={},
+    settings={
+        (Framework.TRANSFORMERS, ANY): "TrainingArguments(logging_steps=100, logging_nan_inf_filter=False)\n"
+        "no .item(), .cpu() or print(tensor) in compute_loss, callbacks and metrics",
+        (Framework.LIGHTNING, ANY): 'self.log("loss", loss.detach())  # not loss.item()\n'
+        "Trainer(log_every_n_steps=100)",
+    },
+    general="total += loss.detach()  # instead of loss.item(); print it every 100 steps\n"
+    "torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)  # without error_if_nonfinite",
+)
+_TO_HOST_FIX = "tensor.to('cpu', non_blocking=True) into pinned memory, and read it a step later"
+_TO_DEVICE_FIX = "DataLoader(..., pin_memory=True); tensor.to(device, non_blocking=True)"
+_SHAPE_FIX = "torch.where(mask, x, 0) instead of x[mask] and nonzero(): their shape has to come to the host"
+_SYNC_FIX = "no torch.cuda.synchronize(), event.synchronize() or empty_cache() in the loop"
+#: Operators that read one value, and those whose result's shape depends on values.
+_READ_OPERATORS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"})
+_SHAPE_OPERATORS = frozenset(
+    {
+        "aten::nonzero",
+        "aten::masked_select",
+        "aten::index",
+        "aten::index_put_",
+        "aten::unique_dim",
+        "aten::_unique2",
+        "aten::repeat_interleave",
+    }
+)
+_TO_DEVICE = frozenset({WaitKind.TO_DEVICE, WaitKind.TO_DEVICE_PINNED, WaitKind.TO_DEVICE_PAGEABLE})
+_SYNCS = frozenset({WaitKind.STREAM, WaitKind.EVENT, WaitKind.DEVICE})
+_CPU_INFERENCE_FIX = (
+    "schedule the next batch while this one runs; check for the end of sequences every few tokens\n"
+    "no .item() or .tolist() between two forwards"
+)
+_INFERENCE_FIX = (
+    "choose the next token on the device, and copy it to pinned memory with non_blocking=True\n"
+    "schedule the next batch while this one runs; check for the end of sequences every few tokens\n"
+    "no .item(), .tolist() or torch.cuda.synchronize() between two forwards"
+)
+
+
+def choose_wait_fix(analysis: RunAnalysis) -> str:
+    """Return what to do instead of waiting for the device, or for the collectives of a CPU rank.
+
+    One fix per kind of wait, that of the costliest first.
+    """
+    if is_inference(analysis):
+        return _CPU_INFERENCE_FIX if is_on_cpu(analysis) else _INFERENCE_FIX
+    read_fix = choose_fix(analysis, _FIX)
+    if not has_device(analysis):
+        return read_fix
+    fixes = [_choose_group_fix(group, read_fix) for group in list_wait_groups(analysis)]
+    return "\n".join(dict.fromkeys(fixes or [read_fix, _TO_HOST_FIX, _SYNC_FIX]))
+
+
+def _choose_group_fix(group: WaitGroup, read_fix: str) -> str:
+    if group.operator in _SHAPE_OPERATORS:
+        return _SHAPE_FIX
+    if group.operator in _READ_OPERATORS:
+        return read_fix
+    if group.kind in _TO_DEVICE:
+        return _TO_DEVICE_FIX
+    return _SYNC_FIX if group.kind in _SYNCS else _TO_HOST_FIX
