@@ -1,9 +1,9 @@
-"""Import the rules and all their tests once, and fork for each mutant.
+"""Import the causes and all their tests once, and fork for each mutant.
 
     python -m benchmarks.mutation_server SECONDS PATTERN... -- FILE...
 
 It runs in a copy of the checkout, its working directory.  A first run of all tests records which test reads
-which lines: the rules are loaded with a probe around each comparison and constant, which costs far less than
+which lines: the causes are loaded with a probe around each comparison and constant, which costs far less than
 ``sys.settrace``.  Each child replaces the code of the mutant's module in place (others hold its functions and
 classes by now, so those objects stay the same) and runs the tests that read its line and take no longer than
 SECONDS, the mirrored and the fastest first, until one fails.  Test files that match a PATTERN are left out.
@@ -32,7 +32,7 @@ import pytest
 
 from benchmarks.mutations import Mutant, find_constants, find_mutants
 
-_RULES, _TESTS = Path("zprof/rules"), Path("tests/unit/rules")
+_TESTS = ("tests/unit/causes", "tests/unit/diagnosis")
 _SECONDS = 240
 #: Cases of a test that is repeated for many values, such as one of noise with many seeds.
 _CASES = 12
@@ -77,27 +77,17 @@ def main(limit_s: float, left_out: Sequence[str], files: Sequence[str]) -> None:
         output.write(json.dumps(row) + "\n")
         output.flush()
 
-    folders = sorted({str(_test_folder(file)) for file in files})
-    wanted = [*_QUIET, *(f"--ignore-glob={pattern}" for pattern in left_out), *folders]
+    wanted = [*_QUIET, *(f"--ignore-glob={pattern}" for pattern in left_out), *_TESTS]
     seen = _watch_tests(wanted)
     report({"red": sorted(seen.failed), "tests": len(seen.lines), "seconds": sum(seen.seconds.values())})
     pytest.main(wanted, plugins=[_Loop(files, seen, limit_s, report)])
-
-
-def _test_folder(file: str) -> Path:
-    """Return the folder of a file's tests; for a module that all folders use, all tests."""
-    parts = Path(file).relative_to(_RULES).parts
-    if len(parts) > 1:
-        return _TESTS / parts[0]
-    mirror = _TESTS / f"test_{parts[0]}"
-    return mirror if mirror.exists() else _TESTS
 
 
 def _watch_tests(wanted: Sequence[str]) -> _TestRun:
     read, write = os.pipe()
 
     def watch() -> int:
-        plugin = Watch("zprof.rules")
+        plugin = Watch("zprof.causes")
         sys.meta_path.insert(0, plugin)
         pytest.main([*wanted], plugins=[plugin])
         with os.fdopen(write, "wb") as out:
