@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from zprof.cli.registry import COMMANDS
+from zprof.model.cause_index import read_index
 
 RUNS = Path(__file__).parents[2] / "data/tui"
 
@@ -61,6 +62,15 @@ def test_help_of_each_command_loads_no_torch() -> None:
     commands = sorted({entry.name for entry in COMMANDS} - NEEDS_TORCH)
     found = loaded(("torch", "hta", "pandas", "pyarrow"), *([name, "--help"] for name in commands))
     assert dict(zip(commands, found, strict=True)) == {command: [] for command in commands}
+
+
+def test_a_run_of_processors_loads_no_cause_of_hangs_or_devices(runs: Path) -> None:
+    wanted = {"hang", "device"}
+    others = tuple(f"zprof.causes.{each.name}" for each in read_index() if wanted & set(each.needs))
+    lines = ["report", str(runs / "good.zprof"), "--window", "trace"]
+    assert len(others) > 12
+    assert loaded(others, lines) == [[]]
+    assert "zprof.causes.data_loader" in loaded(("zprof.causes.data_loader",), [*lines, "--only", "time"])[0]
 
 
 def test_the_probe_sees_a_package() -> None:
