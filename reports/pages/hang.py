@@ -7,15 +7,6 @@ from msgspec.structs import replace
 from zprof.model.cursor import Cursor, read
 from zprof.model.formatting import name_ranks, printable, shorten
 from zprof.model.hang import Hang, HangClass, RankAtHang, StuckOperation, is_stuck
-from zprof.model.hang_text import (
-    MAX_RANKS,
-    describe_last,
-    describe_location,
-    describe_missing_evidence,
-    describe_operation,
-    format_sizes,
-    name_operation,
-)
 from zprof.model.hang_waits import (
     RankStanding,
     RankState,
@@ -25,6 +16,15 @@ from zprof.model.hang_waits import (
     list_standings,
     mark_cause,
     name_cause,
+)
+from zprof.model.hang_words import (
+    MAX_RANKS,
+    describe_last,
+    describe_location,
+    describe_operation,
+    format_sizes,
+    name_missing_evidence,
+    name_operation,
 )
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report
@@ -194,7 +194,7 @@ def _format_sequence(sequence: int | None) -> str:
 def _list_notes(hang: Hang) -> Iterator[Note]:
     if hang.operations:
         yield Note(text=f"First: {describe_operation(hang.operations[0])}.")
-    if wanted := describe_missing_evidence(hang):
+    if wanted := name_missing_evidence(hang):
         yield Note(label="WOULD TELL", text=f"{wanted}.")
     if hang.ranks_missing and hang.logs:
         missing = name_ranks(hang.ranks_missing, MAX_RANKS)

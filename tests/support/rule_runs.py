@@ -11,9 +11,11 @@ from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.causes.cause import Cause
 from zprof.causes.registry import load_causes
+from zprof.diagnosis.diagnose import diagnose
 from zprof.diagnosis.find_causes import ask
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
+from zprof.model.hang import Hang
 from zprof.rules.rule import RuleCheck
 
 #: Makes an analysis when a test asks for it.
@@ -91,6 +93,12 @@ def claim(
         doc="",
         saving_bytes=None if frees is None else (0, frees),
     )
+
+
+def explain_hang(hang: Hang) -> Finding:
+    """Return the only finding on a job that is stuck."""
+    (finding,) = diagnose(replace(run_of(), hang=hang)).findings
+    return finding
 
 
 def without_collectives(analysis: RunAnalysis) -> RunAnalysis:

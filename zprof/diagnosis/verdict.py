@@ -26,7 +26,6 @@ from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate, printable, shorten
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import Hang, HangStatus
-from zprof.model.hang_text import describe_hang
 from zprof.model.machines import find_machine
 from zprof.model.memory import Basis, Memory, RankMemory
 from zprof.model.memory_changes import GroupChange
@@ -55,7 +54,6 @@ _DECIDES: Mapping[str, str] = {
     "unexplained_ns": "a recording of these times decides",
 }
 _OF_HANGS = {
-    HangStatus.STUCK: VerdictStatus.RISK,
     HangStatus.RESUMED: VerdictStatus.OK,
     HangStatus.FINISHED: VerdictStatus.OK,
     HangStatus.RUNNING: VerdictStatus.INCONCLUSIVE,
@@ -120,10 +118,14 @@ def judge(case: Case) -> Verdict:
     """Return the verdict; of a run that failed or lost ranks it is never ok."""
     ending, hang = _describe_ending(case), case.hang
     if hang is not None and (hang.status is HangStatus.STUCK or not case.time.per_rank):
-        if hang.status is HangStatus.STUCK or not ending:
-            return _make_verdict(_OF_HANGS[hang.status], describe_hang(hang))
+        if hang.status is HangStatus.STUCK:
+            return _make_verdict(_RISK, next(each.sentence for each in case.findings if each.is_hang))
+        from zprof.causes.stuck import describe_not_stuck  # most runs have no such state
+
+        if not ending:
+            return _make_verdict(_OF_HANGS[hang.status], describe_not_stuck(hang))
         status = _RISK if _has_failed(case.endings) else _INCONCLUSIVE
-        return _make_verdict(status, f"{ending}; {describe_hang(hang)}")
+        return _make_verdict(status, f"{ending}; {describe_not_stuck(hang)}")
     status, sentence = _judge_steps(case) if case.time.per_rank else _judge_memory(case)
     if ending:
         sentence = f"{ending}; in the recorded part: {sentence}"

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from zprof.model.formatting import name_ranks
 from zprof.model.hang import Hang, HangClass
-from zprof.model.hang_text import MAX_RANKS
+from zprof.model.hang_words import MAX_RANKS
 
 
 class WaitingRanks(Struct, frozen=True, kw_only=True):

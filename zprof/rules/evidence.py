@@ -18,16 +18,6 @@ STEPS_LATEST_RATIO = "steps_latest_ratio"
 
 #: Label and unit by name of the row.
 ROWS: Mapping[str, tuple[str, Unit]] = {
-    # Hangs.
-    "ranks_waiting": ("ranks that wait", Unit.COUNT),
-    "ranks_late": ("ranks that have not entered the collective", Unit.COUNT),
-    "ranks_entered": ("ranks that have entered it", Unit.COUNT),
-    "ranks_finished": ("ranks that have finished it", Unit.COUNT),
-    "stuck_operations": ("collectives that cannot finish", Unit.COUNT),
-    "ranks_without_dump": ("ranks without a dump", Unit.COUNT),
-    "ranks_without_lines": ("ranks without a line about it", Unit.COUNT),
-    "logs_read": ("logs", Unit.COUNT),
-    "stall": ("time without progress when the state was saved", Unit.NS),
     # Replays of the step.
     "replayed_saving": ("reduction {of_step} time in a replay without it", Unit.NS),
     "units_per_block": ("wrapped units per block", Unit.COUNT),

@@ -6,7 +6,6 @@ from zprof.causes.cause import Cause as Record
 from zprof.causes.cause import Need, Proof, Sign
 from zprof.model.findings import Cause
 from zprof.rules.evidence import ROWS
-from zprof.rules.hang.stuck_job import hang_rules
 from zprof.rules.late_gathers import are_gathers_late
 from zprof.rules.rule import Rule
 from zprof.rules.step_edits import EDITS, SCHEDULE_CHANGES
@@ -143,7 +142,6 @@ def list_old():
     found = []
     for rules, needs in (
         ((*TRANSFER_RULES, *WAITING_RULES), (Need.STEPS,)),
-        (hang_rules(), (Need.HANG,)),
     ):
         for rule in rules:
             cause = rule.cause

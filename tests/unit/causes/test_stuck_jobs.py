@@ -4,16 +4,15 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.analyses import Scenario
-from tests.support.rule_runs import run_of
+from tests.support.rule_runs import explain_hang, run_of
 from zprof.diagnosis.diagnose import diagnose
 from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.hang import Hang, HangClass, HangStatus, RankAtHang, StuckOperation
+from zprof.model.hang import EnteredSide, Hang, HangClass, HangStatus, RankAtHang, StuckOperation
 from zprof.model.memory import Memory
 from zprof.model.out_of_memory import OutOfMemory
 from zprof.planner.whatif.outlook import add_outlook
 from zprof.reports.pages.diagnosis import build_diagnosis_page
-from zprof.rules.hang.stuck_job import make_fix
 
 #: Without the hang it has a straggler.
 SLOW = Scenario(delay_ms={1: 20.0})
@@ -93,10 +92,11 @@ def test_a_job_that_is_not_stuck_keeps_its_causes(status: HangStatus) -> None:
 
 def test_a_fix_of_a_watched_run_names_the_line_and_does_not_ask_to_watch_it() -> None:
     line = SourceLocation(file="train.py", line=40, function="hold")
-    watched = replace(HANG, culprits=(RankAtHang(rank=1, operation=0, location=line),))
+    side = EnteredSide(ranks=(0,), operation="all_reduce", sequence=12, sizes="[[4]]", dtypes="Float")
+    watched = replace(HANG, culprits=(RankAtHang(rank=1, operation=0, location=line),), sides=(side,))
     dumps = replace(HANG, stall_ns=None)
-    assert "train.py:40" in make_fix(watched)
+    assert "train.py:40" in explain_hang(watched).fix
     for kind in HangClass:
-        assert "--watch" not in make_fix(replace(watched, kind=kind))
-        assert "doctor" not in make_fix(replace(watched, kind=kind))
-    assert "--watch" in make_fix(dumps)  # what dumps do not have
+        assert "--watch" not in explain_hang(replace(watched, kind=kind)).fix
+        assert "doctor" not in explain_hang(replace(watched, kind=kind)).fix
+    assert "--watch" in explain_hang(dumps).fix  # what dumps do not have

@@ -19,7 +19,7 @@ from zprof.analysis.hang.waits import Root, find_roots
 from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import Hang, HangClass, HangStatus, MemberState, RankProgress, StuckOperation
-from zprof.model.hang_text import describe_missing_evidence
+from zprof.model.hang_words import name_missing_evidence
 from zprof.run.log_evidence import Basis, LogEvidence, RankLines, read_log_evidence
 from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
@@ -110,7 +110,7 @@ def _list_progress(job: Job, operations: Sequence[StuckOperation]) -> Iterator[R
 
 def list_hang_gaps(hang: Hang | None) -> tuple[Gap, ...]:
     """Return what logs do not tell of a stuck job, and what would."""
-    remedy = "" if hang is None else describe_missing_evidence(hang)
+    remedy = "" if hang is None else name_missing_evidence(hang)
     if hang is None or not remedy:
         return ()
     size = hang.operations[0].size if hang.operations else None

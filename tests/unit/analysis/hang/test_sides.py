@@ -10,10 +10,9 @@ from msgspec import Struct
 
 from benchmarks.hangs import judge
 from tests.support.flight_dumps import make_dump, make_entry
+from tests.support.rule_runs import explain_hang
 from zprof.model.collectives import CLOCK_GROUP
 from zprof.model.hang import Hang, HangClass
-from zprof.model.hang_text import describe_hang
-from zprof.rules.hang.stuck_job import make_fix
 
 
 class Call(Struct, frozen=True):
@@ -74,7 +73,7 @@ def test_both_sides_have_their_sizes_and_a_line_of_all_is_said_once(tmp_path: Pa
     hang = judge_programs(tmp_path, [*[ONE, TWO] * 3, ONE], [*[ONE, TWO] * 3, larger])
     assert hang.kind is HangClass.MISMATCHED
     assert [(side.ranks, side.sizes) for side in hang.sides] == [((0,), "[[7]]"), ((1,), "[[8]]")]
-    sentence = describe_hang(hang)
+    sentence = explain_hang(hang).sentence
     assert "[[" not in sentence
     assert [sentence.count(part) for part in ("[7]", "[8]", "train.py:30")] == [1, 1, 1]
 
@@ -95,7 +94,7 @@ def test_two_groups_in_another_order_are_no_skip(tmp_path: Path) -> None:
     usual = [A, B, GRADIENTS] * 4
     hang = judge_programs(tmp_path, [*usual, A], [*usual, at_line(B, 12)])
     assert (hang.kind, [each.rank for each in hang.culprits]) == (HangClass.CIRCULAR_WAIT, [1])
-    fix = make_fix(hang)
+    fix = explain_hang(hang).fix
     assert "train.py:10" in fix
     assert "train.py:12" in fix
 
@@ -104,4 +103,5 @@ def test_a_skip_is_one_with_the_comparison_of_clocks_between_its_rounds_too(tmp_
     usual = [*[A, B, GRADIENTS] * 4, PING, PING, *[A, B, GRADIENTS] * 4]
     hang = judge_programs(tmp_path, [*usual, A], [*usual, B])
     assert (hang.kind, [each.rank for each in hang.culprits]) == (HangClass.NEVER_ENTERED, [1])
-    assert make_fix(hang) != make_fix(judge_programs(tmp_path, [*usual, A], [*usual, at_line(B, 12)]))
+    turned = judge_programs(tmp_path, [*usual, A], [*usual, at_line(B, 12)])
+    assert explain_hang(hang).fix != explain_hang(turned).fix

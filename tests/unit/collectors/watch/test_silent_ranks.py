@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.support.rule_runs import explain_hang
 from zprof.collectors.watch.run_files import make_bare_manifest
 from zprof.collectors.watch.shared_files import (
     GroupProgress,
@@ -23,8 +24,6 @@ from zprof.collectors.watch.shared_files import (
 )
 from zprof.collectors.watch.silent_ranks import save_silent_ranks
 from zprof.model.hang import Hang, HangClass, HangStatus, ProcessState, RankAtHang, RankProcess
-from zprof.model.hang_text import describe_hang
-from zprof.rules.hang.stuck_job import make_fix
 from zprof.run.reader import load
 from zprof.run.writer import RankWriter
 
@@ -181,5 +180,6 @@ def test_a_stopped_process_is_named_in_the_headline_and_continued_by_the_fix(tmp
     assert saved == RankProcess(number=process.pid, host=here["host"], state=ProcessState.STOPPED)
     culprit = RankAtHang(rank=1, operation=0, process=saved)
     hang = Hang(status=HangStatus.STUCK, kind=HangClass.HOST_STUCK, culprits=(culprit,), stall_ns=9 * SECOND)
-    assert describe_hang(hang) != describe_hang(replace(hang, culprits=(replace(culprit, process=None),)))
-    assert f"kill -CONT {process.pid} on {here['host']}" in make_fix(hang)
+    unknown = replace(hang, culprits=(replace(culprit, process=None),))
+    assert explain_hang(hang).sentence != explain_hang(unknown).sentence
+    assert f"kill -CONT {process.pid} on {here['host']}" in explain_hang(hang).fix

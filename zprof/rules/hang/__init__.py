@@ -1,1 +1,0 @@
-"""Rules about a job that is stuck."""
