@@ -123,7 +123,7 @@ def _price_answers(
         cause.name: seen
         for cause in causes.values()
         if cause.name not in sure and not cause.outranks_signs
-        if isinstance(seen := _look_at_step(step, cause), Finding)
+        if isinstance(seen := look_at_step(step, cause), Finding)
     }
     added |= {f.cause: f for f in find_by_replay(step.analysis, step, known)}  # OLD
     kept = [finding for finding in known if finding.cause not in added]
@@ -148,7 +148,7 @@ def _decide_by_step(
             for finding in (*decided.values(), *answers.values())
             if isinstance(finding, Finding) and finding.confidence is not Confidence.LOW
         ]
-        seen = _look_at_step(step, cause)
+        seen = look_at_step(step, cause)
         if seen is None:
             continue
         answers.pop(cause.name, None)
@@ -158,7 +158,7 @@ def _decide_by_step(
     return decided
 
 
-def _look_at_step(step: PlayedStep, cause: Cause) -> Finding | Absent | None:
+def look_at_step(step: PlayedStep, cause: Cause) -> Finding | Absent | None:
     """Return the finding of a cause without which the step is shorter; None if the step says nothing."""
     if cause.look_at_step is None or step.graph is None or not step.has_kernels:
         return None

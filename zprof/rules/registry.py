@@ -6,14 +6,10 @@ from zprof.causes.cause import Cause as Record
 from zprof.causes.cause import Need, Proof, Sign
 from zprof.model.findings import Cause
 from zprof.rules.evidence import ROWS
-from zprof.rules.late_gathers import are_gathers_late
 from zprof.rules.rule import Rule
 from zprof.rules.step_edits import EDITS, SCHEDULE_CHANGES
-from zprof.rules.transfer.compute_blocks_comm import compute_blocks_comm
 from zprof.rules.transfer.latency_bound_collectives import latency_bound_collectives
 from zprof.rules.transfer.low_bus_bandwidth import low_bus_bandwidth
-from zprof.rules.transfer.no_prefetch import no_prefetch
-from zprof.rules.transfer.rate_limited_prefetch import rate_limited_prefetch
 from zprof.rules.transfer.sharding_spans_nodes import sharding_spans_nodes
 from zprof.rules.transfer.single_unit import single_unit
 from zprof.rules.transfer.units_too_small import units_too_small
@@ -62,24 +58,6 @@ _MESSAGE_SIZE_RULES = (
 
 
 TRANSFER_RULES = (
-    Rule(
-        cause=Cause.NO_PREFETCH,
-        check=no_prefetch,
-        claims=("exposed_transfer_ns", "idle_ns", "exposed_wait_ns"),
-        explains=(_BACKWARD_REGATHERS,),
-    ),
-    Rule(
-        cause=Cause.RATE_LIMITED_PREFETCH,
-        check=rate_limited_prefetch,
-        claims=("idle_ns", "exposed_transfer_ns"),
-        explains=(Cause.BLOCKING_SYNC,),
-    ),
-    Rule(
-        cause=Cause.COMPUTE_BLOCKS_COMM,
-        check=compute_blocks_comm,
-        claims=_TRANSFER_AND_IDLE_TERMS,
-        explains=(_BACKWARD_REGATHERS,),
-    ),
     Rule(
         cause=Cause.LOW_BUS_BANDWIDTH,
         check=low_bus_bandwidth,
@@ -132,17 +110,13 @@ _AMOUNTS = {
 _NOTES = {
     Cause.LOW_BUS_BANDWIDTH: lambda analysis: True,
 }
-_REFUTED = {
-    Cause.NO_PREFETCH: lambda step: are_gathers_late(step.analysis, step.graph) is False,
-}
+_REFUTED: dict = {}
 
 
 @cache
 def list_old():
     found = []
-    for rules, needs in (
-        ((*TRANSFER_RULES, *WAITING_RULES), (Need.STEPS,)),
-    ):
+    for rules, needs in (((*TRANSFER_RULES, *WAITING_RULES), (Need.STEPS,)),):
         for rule in rules:
             cause = rule.cause
             found.append(

@@ -4,35 +4,27 @@ Each edit returns one changed step, or several if the effect of a fix is uncerta
 known but not their kernels, some fixes are changes of the schedule (:data:`SCHEDULE_CHANGES`).
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Finding
 from zprof.model.whatif import Change
-from zprof.rules.message_sizes import (
+from zprof.rules.transfer.slow_groups import select_slow_rows
+from zprof.rules.transfer.small_messages import find_small_messages
+from zprof.step import edits
+from zprof.step.calls import (
+    measure_loading_ns,
+)
+from zprof.step.message_sizes import (
     fix_spanning_shards,
     merge_small_units,
     remove_excess_latency,
     split_single_unit,
 )
-from zprof.rules.transfer.slow_groups import select_slow_rows
-from zprof.rules.transfer.small_messages import find_small_messages
-from zprof.step import edits
-from zprof.step.calls import (
-    WAITS_FOR_EVENT,
-    are_calls,
-    measure_loading_ns,
-)
-from zprof.step.closing_gathers import select_gathers, select_opening_gathers
 from zprof.step.slow_ranks import find_excess, mark_in_turn
-from zprof.step.tasks import NONE, Graph
+from zprof.step.tasks import Graph
 
 Edit = Callable[[RunAnalysis, Graph, Finding], Sequence[Graph]]
-
-
-def _prefetch(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    return [edits.launch_earlier(graph, select_gathers(analysis))]
 
 
 def _even_out_late_ranks(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -45,31 +37,14 @@ def _even_out_late_steps(analysis: RunAnalysis, graph: Graph, finding: Finding) 
     return [edits.even_out_steps(graph, mark_in_turn(excess))]
 
 
-def _unblock(pattern: re.Pattern[str]) -> Edit:
-    def edit(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-        return [edits.unblock_calls(graph, lambda rank: are_calls(rank, pattern) & (rank.blocks_on != NONE))]
-
-    return edit
-
-
-def start_held_collectives(
-    analysis: RunAnalysis, graph: Graph, finding: Finding | None = None
-) -> Sequence[Graph]:
-    """Return the step in which no kernel delays a collective that does not depend on it."""
-    return [edits.release_held(graph, select_opening_gathers(analysis))]
-
-
 def _speed_up_link(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     ratios = select_slow_rows(analysis, finding)
     return [edits.scale_transfers(graph, ratios)] if ratios else []
 
 
 EDITS: Mapping[Cause, Edit] = {
-    Cause.NO_PREFETCH: _prefetch,
     Cause.STRAGGLER_RANK: _even_out_late_ranks,
     Cause.ROTATING_STRAGGLER: _even_out_late_steps,
-    Cause.RATE_LIMITED_PREFETCH: _unblock(WAITS_FOR_EVENT),
-    Cause.COMPUTE_BLOCKS_COMM: start_held_collectives,
     Cause.LOW_BUS_BANDWIDTH: _speed_up_link,
     Cause.UNITS_TOO_SMALL: merge_small_units,
     Cause.LATENCY_BOUND_COLLECTIVES: remove_excess_latency,
@@ -86,6 +61,5 @@ def _merge_units(analysis: RunAnalysis, finding: Finding) -> Sequence[Change]:
 
 #: What the engine would do otherwise, by cause.
 SCHEDULE_CHANGES: Mapping[Cause, Callable[[RunAnalysis, Finding], Sequence[Change]]] = {
-    Cause.NO_PREFETCH: lambda analysis, finding: [Change(prefetch=1)],
     Cause.UNITS_TOO_SMALL: _merge_units,
 }

@@ -26,6 +26,7 @@ from zprof.step.from_host_spans import build_host_graph
 from zprof.step.from_kernels import build_graph
 from zprof.step.from_units.prediction import predict_gain_ns
 from zprof.step.link_sharing import infer_link_sharing
+from zprof.step.message_sizes import ResizedMessages
 from zprof.step.play import ReplayDeadlock, play_graph
 from zprof.step.tasks import Floats, Graph
 
@@ -69,6 +70,12 @@ class PlayedStep(Struct, frozen=True, kw_only=True, dict=True):
     def graph(self) -> Graph | None:
         """The measured step, None if the recording does not allow to play it."""
         return self._played[0] if self._played else None
+
+    @cached_property
+    def sizes(self) -> ResizedMessages:
+        """The sizes of the step's messages; to be read only if the step can be played."""
+        assert self.graph is not None
+        return ResizedMessages(self.analysis, self.graph)
 
     @property
     def has_kernels(self) -> bool:

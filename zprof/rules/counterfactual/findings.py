@@ -12,33 +12,19 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.causes.fix import choose_fix
 from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
-from zprof.model.formatting import format_frequency
 from zprof.model.time import LateReason
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.late_gathers import are_gathers_late
 from zprof.rules.rule import make_finding, rate_severity
-from zprof.rules.step_edits import (
-    start_held_collectives,
-)
-from zprof.rules.transfer.compute_blocks_comm import FIXES as BLOCKED_FIXES
-from zprof.rules.transfer.no_prefetch import FIXES as PREFETCH_FIXES
-from zprof.rules.transfer.rate_limited_prefetch import FIXES as LIMITER_FIXES
 from zprof.rules.waiting.late_ranks import explain_lateness
 from zprof.rules.waiting.rotating_straggler import STEPS_RATIO
 from zprof.step import edits
 from zprof.step.calls import (
-    WAITS_FOR_EVENT,
-    are_calls,
-    count_per_step,
-    keep_recurring,
     measure_loading_ns,
 )
-from zprof.step.closing_gathers import select_gathers
 from zprof.step.predict import PlayedStep, widen_gains
 from zprof.step.slow_ranks import find_excess, find_slowest, mark_in_turn, mark_recurring
-from zprof.step.tasks import NONE, Bools, Graph, RankGraph
+from zprof.step.tasks import NONE, Graph
 
 #: Minimum gain, as a share of the step, to report a cause, and for high confidence.
 _MIN_STEP_RATIO, _HIGH_CONFIDENCE_RATIO = 0.015, 0.05
@@ -75,12 +61,7 @@ def find_by_replay(analysis: RunAnalysis, step: PlayedStep, known: Sequence[Find
         return []
     known_causes = {each.cause for each in known if each.confidence is not Confidence.LOW}
     findings: list[Finding] = []
-    for find_candidates in (
-        _find_late_ranks,
-        _find_rate_limit,
-        _find_blocked_collectives,
-        _find_late_gathers,
-    ):
+    for find_candidates in (_find_late_ranks,):
         judged = [
             _judge_candidate(step, graph, each)
             for each in find_candidates(analysis, graph)
@@ -116,80 +97,6 @@ def _judge_candidate(step: PlayedStep, graph: Graph, candidate: _Candidate) -> F
         disprove=candidate.disprove,
         location=candidate.locate(),
     )
-
-
-def _find_rate_limit(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    words = analysis.time.words
-
-    def selected(rank: RankGraph) -> Bools:
-        blocks = are_calls(rank, WAITS_FOR_EVENT) & (rank.blocks_on != NONE)
-        return keep_recurring(rank, graph.steps, blocks)
-
-    count = count_per_step(graph, selected)
-    if not count:
-        return []
-    return [
-        _Candidate(
-            cause=Cause.RATE_LIMITED_PREFETCH,
-            changed=[edits.unblock_calls(graph, selected)],
-            sentence=(
-                f"the host waits {format_frequency(count, words.per_step)} for an event before it "
-                f"continues gathering: without these waits {words.step_is} shorter"
-            ),
-            fix=choose_fix(analysis, LIMITER_FIXES),
-            disprove="set limit_all_gathers=False for some steps: if they take as long, the limit is not "
-            "the cause",
-            count=count,
-            count_key="event_waits_per_step",
-        )
-    ]
-
-
-def _find_blocked_collectives(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    words = analysis.time.words
-    count = sum(len(rank.held) for rank in graph.ranks) / len(graph.ranks) / graph.steps
-    if not count:
-        return []
-    # The mean number of collectives per rank and step.
-    return [
-        _Candidate(
-            cause=Cause.COMPUTE_BLOCKS_COMM,
-            changed=start_held_collectives(analysis, graph),
-            sentence=(
-                f"{count:.0f} collectives {words.per_step} start only when a kernel ends on which they do "
-                f"not depend: if they start immediately, {words.step_is} shorter"
-            ),
-            fix=choose_fix(analysis, BLOCKED_FIXES),
-            disprove="unset CUDA_DEVICE_MAX_CONNECTIONS, give the communication stream high priority, and "
-            "record again: if they still start when a kernel ends, they wait for it intentionally (an event)",
-            count=count,
-            count_key="blocked_collectives_per_step",
-            min_ratio=_MIN_OBSERVED_RATIO
-            if count
-            >= _MIN_BLOCKED_RATIO
-            * (float(np.mean([(rank.collective != NONE).sum() for rank in graph.ranks])) / graph.steps)
-            else _MIN_STEP_RATIO,
-        )
-    ]
-
-
-def _find_late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
-    words = analysis.time.words
-    if not are_gathers_late(analysis, graph):
-        return []
-    return [
-        _Candidate(
-            cause=Cause.NO_PREFETCH,
-            changed=[edits.launch_earlier(graph, select_gathers(analysis))],
-            sentence=(
-                "all_gathers start only when the preceding compute is done: "
-                f"if launched one unit earlier, {words.step_is} shorter"
-            ),
-            fix=choose_fix(analysis, PREFETCH_FIXES),
-            disprove="turn prefetch on and record again: if the exposed transfer of all_gathers remains, "
-            "late launches are not the cause",
-        )
-    ]
 
 
 def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:

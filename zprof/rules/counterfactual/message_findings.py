@@ -19,17 +19,17 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.message_sizes import (
-    ResizedMessages,
-    find_spanning_shards,
-    shard_within_host,
-)
 from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.transfer.latency_bound_collectives import FIXES as LATENCY_FIXES
 from zprof.rules.transfer.sharding_spans_nodes import FIXES as HOST_FIXES
 from zprof.rules.transfer.single_unit import UNIT_FIXES as ONE_UNIT_FIXES
 from zprof.rules.transfer.small_messages import UNITS_PER_BLOCK, find_small_messages
 from zprof.rules.transfer.units_too_small import FIXES as SMALL_UNIT_FIXES
+from zprof.step.message_sizes import (
+    ResizedMessages,
+    find_spanning_shards,
+    shard_within_host,
+)
 from zprof.step.predict import PlayedStep, widen_gains
 from zprof.step.tasks import Graph
 

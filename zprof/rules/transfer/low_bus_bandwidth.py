@@ -27,17 +27,6 @@ from zprof.model.formatting import format_ns, format_percent, format_rate
 from zprof.model.gaps import Gap
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import make_finding, rate_severity, untested_gap
-from zprof.rules.transfer.bandwidth import (
-    BASELINE_RATIO,
-    ExpectedBandwidth,
-    GroupRate,
-    LinkReferences,
-    ReachedBandwidth,
-    compare_unsized,
-    expect_from_baseline,
-    find_slow_rank,
-    measure_group_rates,
-)
 from zprof.rules.transfer.group_places import GroupPlaces
 from zprof.rules.transfer.slow_groups import (
     SlowGroup,
@@ -47,6 +36,17 @@ from zprof.rules.transfer.slow_groups import (
     reached_evidence,
     select_bandwidth_bound,
     sum_largest_savings,
+)
+from zprof.step.bandwidth import (
+    BASELINE_RATIO,
+    ExpectedBandwidth,
+    GroupRate,
+    LinkReferences,
+    ReachedBandwidth,
+    compare_unsized,
+    expect_from_baseline,
+    find_slow_rank,
+    measure_group_rates,
 )
 from zprof.step.links import MAX_SHARED_RATIO, max_normal_latency_ns, measure_shared_ratio
 

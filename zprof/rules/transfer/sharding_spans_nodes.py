@@ -25,7 +25,7 @@ from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import make_finding, rate_severity, untested_gap
-from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
+from zprof.step.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
 from zprof.step.one_rank import (
     MIN_SURE_RATIO,
     StepModel,

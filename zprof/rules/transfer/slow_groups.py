@@ -15,13 +15,13 @@ from zprof.analysis.time.collective_rows import group_rows_by_text, select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Finding
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.transfer.bandwidth import (
+from zprof.rules.transfer.small_messages import LATENCY_RATIO
+from zprof.step.bandwidth import (
     ExpectedBandwidth,
     GroupRate,
     ReachedBandwidth,
     measure_group_rates,
 )
-from zprof.rules.transfer.small_messages import LATENCY_RATIO
 from zprof.step.traffic import read_step_traffic
 
 #: Messages smaller than the largest by more than this factor (a norm, a flag) carry no information about

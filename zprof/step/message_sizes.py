@@ -18,8 +18,8 @@ from zprof.analysis.per_step import list_copy_names
 from zprof.analysis.time.collective_rows import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Finding
-from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
 from zprof.step.added_messages import shard_within_hosts
+from zprof.step.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
 from zprof.step.blocks import count_blocks
 from zprof.step.edits import shorten_collectives
 from zprof.step.links import Latencies, expected_latency_ns, max_normal_latency_ns, read_latencies

@@ -8,7 +8,7 @@ from tests.support.rule_runs import Run, found, judged, on_device, run_of, with_
 from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import OptionalInts
-from zprof.rules.transfer.compute_blocks_comm import compute_blocks_comm
+from zprof.causes.compute_blocks_comm import CAUSE as compute_blocks_comm
 
 
 def blocked(

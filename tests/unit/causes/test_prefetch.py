@@ -23,8 +23,8 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.per_step import mean_wall_ns
-from zprof.rules.transfer.no_prefetch import no_prefetch
-from zprof.rules.transfer.rate_limited_prefetch import rate_limited_prefetch
+from zprof.causes.no_prefetch import CAUSE as no_prefetch
+from zprof.causes.rate_limited_prefetch import CAUSE as rate_limited_prefetch
 
 LATE = Scenario(prefetch=False, bytes_per_s=180e6)
 

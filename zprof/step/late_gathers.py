@@ -1,0 +1,157 @@
+"""Tell if gathers start only when their result is needed, in the recording and in the measured step.
+
+A late all_gather has almost no compute beside it, although there was compute since the previous all_gather
+during which the link was idle (``free_compute_ns``, :mod:`zprof.analysis.time.transfer.launch_delays`). That
+compute could have hidden it, so with
+
+    blocked_i = its exposed transfer + the exposed transfer of collectives that it was queued behind
+
+    hideable = sum over the late ones of min(blocked_i, free_i)       per rank and step
+    at most    min(sum of blocked_i + exposed wait, sum of free_i + the largest of them)
+
+because with prefetch the compute of one unit, including the last one, can also hide gathers of other units,
+and the waiting for occasionally late ranks. A gather that could run long before it started waits for the
+device, not for its launch, and does not count.
+"""
+
+import numpy as np
+from msgspec import Struct
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Floats, Mask, find_places
+from zprof.analysis.intervals import Int64s
+from zprof.analysis.per_step import mean_per_step
+from zprof.step.closing_gathers import select_opening_gathers
+from zprof.step.messages import held_gathers_ratio, late_gathers_ratio
+from zprof.step.predict import PlayedStep
+
+#: Overlapping compute below this share of an all_gather's duration does not hide it.
+_HIDES_NOTHING_RATIO = 0.10
+#: Free compute before an all_gather below this share of its duration would not hide it either.
+_WORTH_HIDING_RATIO = 0.10
+#: If it was ready this long, and this share of its duration, before it started, something else delayed it.
+_STARTS_LATE_NS = 50_000
+_STARTS_LATE_RATIO = 0.10
+#: Maximum saving relative to the hideable time: a rank that is not blocked need not wake up and launch again
+#: (the reference engine on two gloo ranks gained up to 1.08 times the blocked time).
+_MAX_SAVING_RATIO = 1.15
+#: Minimum overlapping compute, as a share of a gather's duration, to count it as prefetched.
+_MIN_OVERLAP_RATIO = 0.10
+#: A gather that starts later than this after it was ready was delayed by something other than the event.
+_MAX_READY_DELAY_NS = 50_000
+#: Minimum share of late gathers in the measured step. Without prefetch in one of two passes half of the
+#: gathers are late, or a quarter if later micro-batches keep units.
+_MIN_LATE_RATIO = 0.20
+#: Minimum share of delayed gathers: a few start by chance when a kernel ends.
+_MIN_DELAYED_RATIO = 0.1
+
+
+class LateGathers(Struct, frozen=True, kw_only=True):
+    """All_gathers of the window: how many are late, and the cost per step.
+
+    ``launched``: their launches are known. ``bound``: most of them were not recorded on all ranks.
+    """
+
+    count: int
+    late: int
+    transfer_ns: float
+    exposed_ns: float
+    queued_ns: float
+    free_ns: float
+    hideable_ns: float
+    max_ns: float
+    launched: bool
+    bound: bool
+
+
+def measure_late_gathers(analysis: RunAnalysis, gathers: Columns) -> LateGathers:
+    """Measure how many of these rows of the collectives are late, and what that costs per step."""
+    duration = np.maximum(1, gathers.ints("end_ns") - gathers.ints("start_ns"))
+    queued, exposed = gathers.ints("queued_exposed_ns"), gathers.ints("exposed_transfer_ns")
+    late = _is_late(gathers, duration) & ~_is_held(analysis, gathers, duration)
+    blocked = np.where(late, exposed + queued, 0)
+    waited = blocked + np.where(late, gathers.ints("exposed_wait_ns"), 0)
+    free = np.where(late, gathers.ints("free_compute_ns"), 0)
+    steps = gathers.group_by("rank", "step")
+    hideable = steps.sum(np.minimum(blocked, free))
+    # the compute of the last unit, taken as the largest, counts too
+    most = _MAX_SAVING_RATIO * np.minimum(steps.sum(waited), steps.sum(free) + steps.max(free))
+    step_rows = gathers.at(steps.first)
+    return LateGathers(
+        count=len(gathers),
+        late=int(late.sum()),
+        transfer_ns=mean_per_step(analysis, gathers.ints("transfer_ns").sum()),
+        exposed_ns=mean_per_step(analysis, exposed.sum()),
+        queued_ns=mean_per_step(analysis, np.where(late, queued, 0).sum()),
+        free_ns=mean_per_step(analysis, free.sum()),
+        hideable_ns=_within_free_compute(analysis, step_rows, hideable),
+        max_ns=_within_free_compute(analysis, step_rows, most),
+        launched=bool(gathers.known("launch_start_ns").mean() > 0.5),
+        bound=not gathers.bools("matched").mean() > 0.5,
+    )
+
+
+def _is_late(gathers: Columns, duration: Int64s) -> Mask:
+    """Return a mask of the gathers with almost no overlapping compute although there was free compute."""
+    alone = gathers.ints("hidden_ns") <= _HIDES_NOTHING_RATIO * duration
+    late: Mask = alone & (gathers.ints("free_compute_ns") > _WORTH_HIDING_RATIO * duration)
+    return late
+
+
+def _is_held(analysis: RunAnalysis, gathers: Columns, duration: Int64s) -> Mask:
+    """Return a mask of the gathers that a device delayed although they were ready; none on CPU ranks."""
+    if analysis.run.device == "cpu":
+        return np.zeros(len(gathers), dtype=np.bool_)
+    stood = gathers.ints("start_ns") - gathers.ints("launch_start_ns") - gathers.ints("dependency_ns")
+    is_known = gathers.known("launch_start_ns") & gathers.known("dependency_ns")
+    kept = np.maximum(np.where(is_known, stood, 0), gathers.ints("blocked_ns"))
+    held: Mask = (kept >= _STARTS_LATE_NS) & (kept >= _STARTS_LATE_RATIO * duration)
+    return held
+
+
+def _within_free_compute(analysis: RunAnalysis, rows: Columns, claimed: Int64s | Floats) -> float:
+    """Limit the claims on the step of each row by its free compute; return the mean per rank and step."""
+    steps = analysis.steps
+    free = np.maximum(0, steps.ints("compute_ns") - steps.ints("overlapped_ns"))
+    places = find_places(*([table.ints("rank"), table.ints("step")] for table in (rows, steps)))
+    return mean_per_step(analysis, np.minimum(claimed, np.append(free, 0)[places]).sum())
+
+
+def measure_shallow_prefetch(analysis: RunAnalysis, gathers: Columns) -> tuple[float, float, float]:
+    """Measure the gathers that wait for earlier compute and are then only partly hidden.
+
+    Returns:
+        Their number, their exposed time and what more depth could hide, per rank and step.
+    """
+    duration = gathers.ints("end_ns") - gathers.ints("start_ns")
+    dependency = gathers.ints("dependency_ns")
+    stood = gathers.ints("start_ns") - gathers.ints("launch_start_ns") - dependency
+    chosen = (
+        (gathers.ints("hidden_ns") > _MIN_OVERLAP_RATIO * duration)
+        & (dependency > 0)
+        & (gathers.known("launch_start_ns") & (stood < _MAX_READY_DELAY_NS))
+        & (gathers.ints("blocked_ns") < _MAX_READY_DELAY_NS)
+    )
+    exposed = np.where(chosen, gathers.ints("exposed_transfer_ns"), 0)
+    hideable = np.minimum(exposed, gathers.ints("free_compute_ns"))
+    count = mean_per_step(analysis, int((hideable > 0).sum()))
+    exposed_ns, hideable_ns = (mean_per_step(analysis, each.sum()) for each in (exposed, hideable))
+    return count, exposed_ns, hideable_ns
+
+
+def are_gathers_late(step: PlayedStep) -> bool | None:
+    """Return True if the program launches the gathers of its units only when their compute is due.
+
+    The result is None if the step has no gather after its first one. It is False if kernels delay gathers
+    that were launched before them, because then the kernels make gathers late. A model that is one unit has
+    nothing to launch ahead.
+    """
+    graph = step.graph
+    assert graph is not None, "the step was played"
+    rows = select_opening_gathers(step.analysis)
+    late_ratio = late_gathers_ratio(graph, rows)
+    if late_ratio is None:
+        return None
+    if held_gathers_ratio(graph, rows) >= _MIN_DELAYED_RATIO or late_ratio < _MIN_LATE_RATIO:
+        return False
+    return not step.sizes.is_one_unit
