@@ -27,23 +27,19 @@ from zprof.analysis.memory.largest_rank import (
     is_worth,
     limit_confidence,
 )
-from zprof.analysis.memory.model_structure import Sharding, is_numbered, read_sharding, saved_bytes
+from zprof.analysis.memory.model_structure import measure_buffers, read_sharding, saved_bytes
 from zprof.analysis.signal import Untested, make_fact
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.causes.fix import WRAP_BLOCKS, Fix, round_up
 from zprof.causes.memory_signal import make_memory_signal
 from zprof.model.findings import Confidence
 from zprof.model.quantities import Unit
-from zprof.model.tenants import BACKEND_SCRATCH, Tenant
+from zprof.model.tenants import Tenant
 from zprof.model.training import Engine, Framework, Phase
 
 _SHARE_RATIO = 0.30
 _EXCESS_RATIO = 0.05
-_NEEDED_UNITS, _ALLOWED_UNITS = 2, 6
-#: A module gathered separately counts as a unit up to this share of the model; above it, it is the model.
-_ALONE_RATIO = 0.5
 _BUFFERS = Tenant.COMMUNICATION_BUFFERS
-_GATHERED = "gathered_param"
 
 _DDP_FIX = "DistributedDataParallel(model, gradient_as_bucket_view=True)"
 _FIX = Fix(
@@ -107,20 +103,10 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     if sharding is None:
         return MISSING_FACTS if is_large else None
     saved = saved_bytes(largest, sharding)
-    scratch = sum(
-        part.bytes
-        for part in largest.memory.parts
-        if part.tenant == _BUFFERS.value and part.sub == BACKEND_SCRATCH
-    )
-    own = max(1, buffers - scratch)
-    alone = 2 * _measure_alone(largest, sharding)
-    low = max(0, own - _ALLOWED_UNITS * sharding.unit_bytes - alone)
-    most = max(0, own - _NEEDED_UNITS * sharding.unit_bytes - alone) * (1 + scratch / own)
-    high = largest.estimate_peak_reduction(lambda _, held: min(most, held.get(_BUFFERS, 0)))
+    scratch, needed, low, high = measure_buffers(largest, sharding)
     is_excess = min(low, high) >= _EXCESS_RATIO * largest.peak_bytes and is_worth(low, largest)
     if not is_excess or not (is_large or (sharding.stage > 0 and buffers > saved)):
         return None
-    needed = _ALLOWED_UNITS * sharding.unit_bytes + alone
     confidence = Confidence.HIGH if buffers > 2 * sharding.wire_bytes else Confidence.MEDIUM
     return make_memory_signal(
         largest,
@@ -138,17 +124,6 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
             "unit_elements": round_up(sharding.unit_bytes / (analysis.training.communication_bytes or 2))
         },
     )
-
-
-def _measure_alone(largest: LargestRank, sharding: Sharding) -> int:
-    """Return the bytes of the largest gathered unit outside of the blocks."""
-    gathered = (
-        entry.bytes
-        for entry in largest.top
-        if entry.sub == _GATHERED and not is_numbered(entry.module)
-        if entry.bytes < _ALONE_RATIO * sharding.wire_bytes
-    )
-    return max(gathered, default=0) if sharding.has_blocks else 0
 
 
 def _find_ddp_buckets(largest: LargestRank) -> Signal | None:

@@ -69,12 +69,9 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     device, unused = largest.at_reserved_peak(), largest.memory.reserved_unused_bytes
     free_segments, has_segments = None, False
     if device and device.split_bytes is not None and device.reserved_bytes:
-        reserved, split, awaiting = (
-            device.reserved_bytes,
-            device.split_bytes,
-            device.awaiting_free_bytes or 0,
-        )
-        free_segments, has_segments = device.free_segments_bytes, True
+        reserved, split = device.reserved_bytes, device.split_bytes
+        awaiting, free_segments = device.awaiting_free_bytes or 0, device.free_segments_bytes
+        has_segments = True
     elif unused is not None:
         # Without the segments it is unknown how much of it is in segments in use.
         reserved, split, awaiting = largest.memory.peak_bytes + unused, unused, 0
@@ -91,17 +88,18 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     if free_segments is not None:
         facts.append(make_fact("free_segments", free_segments, rank=largest.rank))
     fixes = ((split, _SPLIT_FIX), (awaiting, choose_fix(analysis, _AWAITING_FIX)))
+    words = {
+        "size": size,
+        "reserved": reserved,
+        "share": size / reserved,
+        "split": split,
+        "awaiting": awaiting,
+    }
     return make_memory_signal(
         largest,
         confidence=limit_confidence(Confidence.HIGH if has_segments else Confidence.LOW, largest, 0.0),
         facts=facts,
         saving_bytes=(_MIN_RECOVERED_RATIO * size if has_segments else 0, size),
-        words={
-            "size": size,
-            "reserved": reserved,
-            "share": size / reserved,
-            "split": split,
-            "awaiting": awaiting,
-        },
+        words=words,
         fix="\n".join(fix for part, fix in fixes if part >= size / 4),
     )

@@ -9,9 +9,8 @@ If that phase was not recorded, the allocator's maximum for the process only sho
 the recorded steps was higher, without a reason: low confidence.
 """
 
-from msgspec import Struct
-
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.memory.early_peaks import find_early_peaks
 from zprof.analysis.memory.largest_rank import find_largest_rank, limit_confidence
 from zprof.analysis.signal import Untested, make_fact
 from zprof.causes.cause import Cause, Need, Signal
@@ -19,11 +18,7 @@ from zprof.causes.fix import ANY, Fix, choose_fix
 from zprof.causes.memory_signal import make_memory_signal
 from zprof.model.findings import Confidence
 from zprof.model.quantities import Unit
-from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.training import Engine, Framework
-
-_ABOVE_RATIO = 0.10
-_WORTH_BYTES = 1 << 20
 
 _CHECKPOINT_ON_CPU = "map_location='cpu' for checkpoints, and load into the existing model"
 _EFFICIENT_LOADING = 'TrainingArguments(fsdp_config={"cpu_ram_efficient_loading": True})'
@@ -78,13 +73,6 @@ CAUSE = Cause(
 )
 
 
-class _Spike(Struct, frozen=True, kw_only=True):
-    rank: int
-    before_bytes: int
-    steady_bytes: int
-    tenant: str = ""
-
-
 @CAUSE.detect
 def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Untested | None:
     """Return a signal if more was live before the first step than in any step."""
@@ -92,7 +80,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     if largest is None or analysis.run.source == "snapshot":
         return None
     is_recorded = bool(analysis.memory.init)
-    spikes = _list_recorded_spikes(analysis) if is_recorded else _list_counted_spikes(analysis)
+    spikes = find_early_peaks(analysis)
     if not spikes:
         if is_recorded or analysis.training.engine == "reference":
             return None
@@ -124,42 +112,3 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
         fix=choose_fix(analysis, _FIX, {"device": analysis.run.device.split()[0]})
         + ("\nonly some ranks: init or load on one, then broadcast shards" if len(spikes) < loaded else ""),
     )
-
-
-def _list_recorded_spikes(analysis: RunAnalysis) -> list[_Spike]:
-    steady = {(entry.rank, entry.device): entry.peak_bytes for entry in analysis.memory.per_rank}
-    above = [
-        entry
-        for entry in analysis.memory.init
-        if _is_above(entry.peak_bytes, steady.get((entry.rank, entry.device), 0))
-    ]
-    return [
-        _Spike(
-            rank=entry.rank,
-            before_bytes=entry.peak_bytes,
-            steady_bytes=steady[entry.rank, entry.device],
-            tenant=max(DISPLAY_ORDER, key=lambda tenant: entry.tenants.get(tenant, 0)).value,
-        )
-        for entry in above
-    ]
-
-
-def _list_counted_spikes(analysis: RunAnalysis) -> list[_Spike]:
-    """Return spikes by the allocator's counters, without ranks whose recorded peak is a lower bound.
-
-    For these the maximum may belong to the steps.
-    """
-    known = [entry for entry in analysis.memory.per_rank if not entry.lower_bound]
-    steady = {(entry.rank, entry.device): entry.peak_bytes for entry in known}
-    above = [
-        (entry.rank, entry.peak_allocated_bytes, steady[entry.rank, entry.device])
-        for entry in analysis.memory.counters
-        if entry.peak_allocated_bytes
-        and _is_above(entry.peak_allocated_bytes, steady.get((entry.rank, entry.device), 0))
-    ]
-    return [_Spike(rank=rank, before_bytes=before, steady_bytes=after) for rank, before, after in above]
-
-
-def _is_above(before_bytes: int, steady_bytes: int) -> bool:
-    more = before_bytes - steady_bytes
-    return steady_bytes > 0 and more >= max(_WORTH_BYTES, _ABOVE_RATIO * steady_bytes)

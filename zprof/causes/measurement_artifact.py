@@ -32,6 +32,7 @@ from zprof.analysis.time.recording_quality import (
     do_recordings_match,
     measure_matched_ratio,
     measure_start_costs_ns,
+    measure_wait_before_steps_ns,
 )
 from zprof.causes.cause import MIN_GAIN_RATIO, Cause, Signal
 from zprof.model.findings import Confidence, Severity
@@ -56,22 +57,13 @@ CAUSE = Cause(
         "steps_on_any_rank": ("steps timed on any rank", Unit.COUNT),
         "clock_uncertainty": ("clock uncertainty", Unit.NS),
         "wait_per_step": ("waiting in collectives {per_step}", Unit.NS),
-        "first_wait_summed": (
-            "exposed wait for other profilers to start, summed over ranks",
-            Unit.NS,
-        ),
-        "exposed_wait_summed": (
-            "exposed wait in all collectives, summed over ranks and steps",
-            Unit.NS,
-        ),
+        "first_wait_summed": ("exposed wait for other profilers to start, summed over ranks", Unit.NS),
+        "exposed_wait_summed": ("exposed wait in all collectives, summed over ranks and steps", Unit.NS),
         "start_cost_per_step": (
             "lost {per_step} by the rank that waits longest for other profilers to start",
             Unit.NS,
         ),
-        "wait_before_first_step": (
-            "longest wait for other ranks to start, before the first step",
-            Unit.NS,
-        ),
+        "wait_before_first_step": ("longest wait for other ranks to start, before the first step", Unit.NS),
         "recorded_before_first_step": ("recorded before the first step", Unit.NS),
         "collectives_matched": ("collectives matched across ranks", Unit.RATIO),
         "collectives_total": ("collectives of all ranks", Unit.COUNT),
@@ -164,19 +156,7 @@ def _find_skew_before_first_step(analysis: RunAnalysis) -> Signal | None:
     """Detect start-up skew before the first step, which the means exclude."""
     if not analysis.tracks:
         return None
-    by_rank = analysis.steps.group_by("rank")
-    ranks = analysis.steps.ints("rank")[by_rank.first].tolist()
-    walls_ns = dict(zip(ranks, by_rank.median(analysis.steps.ints("wall_ns")).tolist(), strict=True))
-    recorded_ns = {
-        tracks.rank: float(tracks.steps.begin_ns[0] - tracks.coverage[0, 0])
-        if len(tracks.coverage) and len(tracks.steps)
-        else 0.0
-        for tracks in analysis.tracks
-    }
-    lost_ns = max(
-        min(tracks.wait_before_ns, recorded_ns[tracks.rank] - walls_ns.get(tracks.rank, 0.0))
-        for tracks in analysis.tracks
-    )
+    lost_ns, recorded_ns = measure_wait_before_steps_ns(analysis)
     min_lost_ns = MIN_GAIN_RATIO * (count_steps(analysis) + 1) * mean_wall_ns(analysis)
     if lost_ns <= max_noise_floor_ns(analysis) or lost_ns <= min_lost_ns:
         return None
@@ -185,7 +165,7 @@ def _find_skew_before_first_step(analysis: RunAnalysis) -> Signal | None:
         words={"lost": lost_ns},
         facts=[
             make_fact("wait_before_first_step", lost_ns),
-            make_fact("recorded_before_first_step", max(recorded_ns.values())),
+            make_fact("recorded_before_first_step", recorded_ns),
         ],
         severity=Severity.LOW,
         sentence="the ranks started at different times: before the first step a rank waits {lost:ns} for the "

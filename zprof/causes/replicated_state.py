@@ -22,7 +22,7 @@ from zprof.analysis.memory.largest_rank import (
     is_worth,
     limit_confidence,
 )
-from zprof.analysis.memory.model_structure import SHARDED_FROM, read_sharding
+from zprof.analysis.memory.model_structure import SHARDED_FROM, compute_state_shares, read_sharding
 from zprof.analysis.signal import Fact, Untested, make_fact
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.causes.fix import Fix, choose_fix
@@ -30,7 +30,7 @@ from zprof.causes.memory_signal import make_memory_signal
 from zprof.model.findings import Confidence
 from zprof.model.quantities import Unit
 from zprof.model.tenants import Tenant
-from zprof.model.training import Engine, Framework, TrainingFacts
+from zprof.model.training import Engine, Framework
 
 _UNSHARDED_RATIO = 0.9
 #: Maximum relative difference between replicas.
@@ -110,7 +110,9 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 def _find_without_sharding(
     analysis: RunAnalysis, largest: LargestRank, states: Mapping[Tenant, int], ranks: int
 ) -> Signal | None:
-    if not _have_equal_states(analysis):
+    known = [held.state_bytes for held in analysis.memory.per_rank if held.state_bytes is not None]
+    totals = [sum(each.values()) for each in known]
+    if max(totals) - min(totals) > _MAX_REPLICA_DIFFERENCE_RATIO * max(totals):
         return None
     freed_ratio = 1 - 1 / ranks
 
@@ -142,13 +144,6 @@ def _find_without_sharding(
     )
 
 
-def _have_equal_states(analysis: RunAnalysis) -> bool:
-    """Return True if all ranks with known states hold the same amount (the largest rank is included)."""
-    known = [entry.state_bytes for entry in analysis.memory.per_rank if entry.state_bytes is not None]
-    totals = [sum(states.values()) for states in known]
-    return max(totals) - min(totals) <= _MAX_REPLICA_DIFFERENCE_RATIO * max(totals)
-
-
 def _make_state_fact(key: str, tenant: Tenant, size: int, rank: int | None = None) -> Fact:
     return make_fact(key, size, rank=rank, tenant=tenant.value, name=tenant.value.replace("_", " "))
 
@@ -156,7 +151,7 @@ def _make_state_fact(key: str, tenant: Tenant, size: int, rank: int | None = Non
 def _find_unsharded_states(
     analysis: RunAnalysis, largest: LargestRank, states: Mapping[Tenant, int], ranks: int
 ) -> Signal | Untested | None:
-    shares = _compute_shares(analysis.training)
+    shares = compute_state_shares(analysis.training)
     if shares is None:
         return MISSING_FACTS
     unsharded = {
@@ -193,20 +188,3 @@ def _find_unsharded_states(
         disprove="compare the sizes of the optimizer's state tensors on two ranks with a parameter's: shares "
         "are 1/N of the parameter",
     )
-
-
-def _compute_shares(facts: TrainingFacts) -> dict[Tenant, int] | None:
-    """Return one rank's share of each state of known size that the stage shards."""
-    if not facts.parameters or not facts.shard_ranks or facts.stage is None:
-        return None
-    sizes = {
-        Tenant.OPTIMIZER_STATE: facts.optimizer_state_bytes,
-        Tenant.GRADIENTS: facts.gradient_bytes,
-        Tenant.PARAMETERS: facts.parameter_bytes,
-    }
-    elements = facts.parameters + facts.padding_elements
-    return {
-        tenant: -(-elements * size // facts.shard_ranks)
-        for tenant, size in sizes.items()
-        if size and SHARDED_FROM[tenant] <= facts.stage
-    }

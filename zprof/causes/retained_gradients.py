@@ -20,13 +20,14 @@ backward's own gradients then rise is unknown, so the lower bound is 0.
 from collections.abc import Mapping
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.memory.forward_gradients import ForwardGradients, read_forward_gradients
+from zprof.analysis.memory.forward_gradients import are_gradients_kept, read_forward_gradients
 from zprof.analysis.memory.largest_rank import (
     LargestRank,
     find_largest_rank,
     is_worth,
     limit_confidence,
 )
+from zprof.analysis.memory.model_structure import compute_state_shares
 from zprof.analysis.signal import Untested, make_fact
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.causes.fix import ANY, Fix
@@ -37,7 +38,6 @@ from zprof.model.tenants import Tenant
 from zprof.model.training import Engine, Framework, Phase
 
 _WHOLE_RATIO = 1.25
-_HALF_RATIO = 0.5
 _GRADIENTS = Tenant.GRADIENTS
 
 #: Engines that keep full gradients in memory allocated once, which the user cannot free.
@@ -95,7 +95,8 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
             "compiled",
             remedy="record with model=model, and once without torch.compile",
         )
-    share = _compute_share(analysis)
+    shares = compute_state_shares(analysis.training) or {}
+    share = shares.get(_GRADIENTS) if (analysis.training.shard_ranks or 1) > 1 else None
     if share is not None and forwards.max_bytes >= _WHOLE_RATIO * share:
         grows = forwards.grows_over_micro_batches
         how = "grow from micro-batch to micro-batch" if grows else "are kept unsharded between micro-batches"
@@ -108,38 +109,13 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
             f"gradients {how}: a forward on rank {{rank}} holds {{held:bytes}}, but its share in stage "
             f"{analysis.training.stage} is {{share:bytes}}",
         )
-    if not _is_not_dropped(analysis, largest, forwards):
+    if not are_gradients_kept(analysis, largest, forwards):
         return None
     engine = analysis.training.engine.lower()
     is_sure = forwards.in_steps and engine not in _ENGINES_THAT_KEEP
     confidence = Confidence.HIGH if is_sure else Confidence.LOW
     fix = _ENGINES_THAT_KEEP.get(engine, _ZERO_GRAD)
     return _make_signal(largest, forwards.first_bytes, 0, confidence, fix)
-
-
-def _compute_share(analysis: RunAnalysis) -> int | None:
-    """Return the rank's share of the gradients in a stage that shards them, None if it does not."""
-    facts = analysis.training
-    if facts.stage not in (2, 3) or not facts.parameters or not facts.gradient_bytes or not facts.shard_ranks:
-        return None
-    elements = facts.parameters + facts.padding_elements
-    return -(-elements * facts.gradient_bytes // facts.shard_ranks) if facts.shard_ranks > 1 else None
-
-
-def _is_not_dropped(analysis: RunAnalysis, largest: LargestRank, forwards: ForwardGradients) -> bool:
-    """Return True if the first forward of each step still holds the gradients of the step before."""
-    held = forwards.first_bytes
-    # DDP's gradients are views of its buckets, which remain even if ``.grad`` is reset.
-    if analysis.training.engine == "ddp" and largest.of(Tenant.COMMUNICATION_BUFFERS) < _HALF_RATIO * held:
-        return False
-    # In DeepSpeed's ZeRO a rank's part of the gradients has memory that is allocated once.
-    if analysis.engine is Engine.DEEPSPEED and analysis.training.stage:
-        return False
-    states = largest.memory.state_bytes or {}
-    if held < max(1, _HALF_RATIO * states.get(_GRADIENTS, 0)):
-        return False
-    # else they may be accumulated, as intended
-    return forwards.in_steps or analysis.training.micro_batches <= 1
 
 
 def _make_signal(

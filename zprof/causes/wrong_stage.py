@@ -16,6 +16,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.memory.largest_rank import (
     MISSING_FACTS,
     LargestRank,
+    did_same_work,
     find_largest_rank,
     is_worth,
     limit_confidence,
@@ -31,7 +32,6 @@ from zprof.model.tenants import Tenant
 from zprof.model.training import Engine
 
 _SAME_RATIO = 0.02
-_MAX_SIZE_FACTOR = 1.25
 _MIN_FREED_RATIO = 0.05
 _FITS_RATIO = 0.80
 _MOST_RATIO = 0.50
@@ -98,7 +98,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
         baseline is not None
         and before is not None
         and baseline.training.stage in range(sharding.stage)
-        and _is_same_work(analysis, largest, baseline, before)
+        and did_same_work(analysis, largest, baseline, before)
     ):
         measured = _compare_with_baseline(analysis, largest, baseline, before)
         if measured or baseline.training.stage == sharding.stage - 1:
@@ -131,25 +131,6 @@ def _compare_with_baseline(
         words={"stage": analysis.training.stage, "lower": lower, "lower_peak": before.peak_bytes},
         fix=choose_fix(analysis, _LOWER_STAGE) + "\nor choose buffer and unit sizes that fit the model",
     )
-
-
-def _is_same_work(
-    analysis: RunAnalysis, largest: LargestRank, baseline: RunAnalysis, before: LargestRank
-) -> bool:
-    mine, theirs = analysis.training, baseline.training
-    is_same = mine.parameters == theirs.parameters and mine.micro_batches == theirs.micro_batches
-    is_same = is_same and analysis.run.world_size == baseline.run.world_size
-    ours, others = _max_activations(analysis, largest), _max_activations(baseline, before)
-    return is_same and max(ours, others) <= _MAX_SIZE_FACTOR * max(1, min(ours, others))
-
-
-def _max_activations(analysis: RunAnalysis, largest: LargestRank) -> int:
-    """Return the maximum activations at any time, because a stage can move the peak."""
-    held = [phase.tenants.get(Tenant.ACTIVATIONS, 0) for phase in largest.phases]
-    for timeline in analysis.memory.timelines:
-        if timeline.rank == largest.rank:
-            held += timeline.tenants.get(Tenant.ACTIVATIONS.value, ())
-    return max([largest.of(Tenant.ACTIVATIONS), *held])
 
 
 def _judge_stage_3(analysis: RunAnalysis, largest: LargestRank, sharding: Sharding) -> Signal | None:

@@ -9,7 +9,10 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.memory.largest_rank import LargestRank
 from zprof.model.memory import MemoryTimeline
 from zprof.model.tenants import Tenant
-from zprof.model.training import Phase
+from zprof.model.training import Engine, Phase
+
+#: Minimum share of a step's gradients in a forward, so that a few late ones do not count.
+_HALF_RATIO = 0.5
 
 
 class ForwardGradients(Struct, frozen=True, kw_only=True):
@@ -66,3 +69,19 @@ def _levels_by_step(timeline: MemoryTimeline) -> tuple[tuple[int, ...], ...]:
             if level is not None:
                 steps.setdefault(step, []).append(level)
     return tuple(tuple(levels) for _, levels in sorted(steps.items()))
+
+
+def are_gradients_kept(analysis: RunAnalysis, largest: LargestRank, forwards: ForwardGradients) -> bool:
+    """Return True if the first forward of each step still holds the gradients of the step before."""
+    held = forwards.first_bytes
+    # DDP's gradients are views of its buckets, which remain even if ``.grad`` is reset.
+    if analysis.training.engine == "ddp" and largest.of(Tenant.COMMUNICATION_BUFFERS) < _HALF_RATIO * held:
+        return False
+    # In DeepSpeed's ZeRO a rank's part of the gradients has memory that is allocated once.
+    if analysis.engine is Engine.DEEPSPEED and analysis.training.stage:
+        return False
+    states = largest.memory.state_bytes or {}
+    if held < max(1, _HALF_RATIO * states.get(Tenant.GRADIENTS, 0)):
+        return False
+    # else they may be accumulated, as intended
+    return forwards.in_steps or analysis.training.micro_batches <= 1

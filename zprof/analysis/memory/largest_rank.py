@@ -146,3 +146,27 @@ def locate_allocation(analysis: RunAnalysis, rows: Iterable[Allocation]) -> Sour
         if location is not None:
             return location
     return None
+
+
+#: Ratio of the most activations of two runs up to which they did the same work.
+_MAX_SIZE_FACTOR = 1.25
+
+
+def did_same_work(
+    analysis: RunAnalysis, largest: LargestRank, baseline: RunAnalysis, before: LargestRank
+) -> bool:
+    """Return True if both runs have the same model, ranks and micro-batches, and similar activations."""
+    mine, theirs = analysis.training, baseline.training
+    is_same = mine.parameters == theirs.parameters and mine.micro_batches == theirs.micro_batches
+    is_same = is_same and analysis.run.world_size == baseline.run.world_size
+    ours, others = _max_activations(analysis, largest), _max_activations(baseline, before)
+    return is_same and max(ours, others) <= _MAX_SIZE_FACTOR * max(1, min(ours, others))
+
+
+def _max_activations(analysis: RunAnalysis, largest: LargestRank) -> int:
+    """Return the maximum activations at any time, because a stage can move the peak."""
+    held = [phase.tenants.get(Tenant.ACTIVATIONS, 0) for phase in largest.phases]
+    for timeline in analysis.memory.timelines:
+        if timeline.rank == largest.rank:
+            held += timeline.tenants.get(Tenant.ACTIVATIONS.value, ())
+    return max([largest.of(Tenant.ACTIVATIONS), *held])

@@ -12,7 +12,8 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.memory.largest_rank import LargestRank, is_worth
 from zprof.model.formatting import printable, shorten
 from zprof.model.memory import Allocation
-from zprof.model.tenants import Tenant
+from zprof.model.tenants import BACKEND_SCRATCH, Tenant
+from zprof.model.training import TrainingFacts
 
 _NUMBERED = re.compile(r"(?:^|\.)(\d{1,6})(?:\.|$)")
 _MAX_SHOWN = 60
@@ -113,11 +114,62 @@ def read_sharding(analysis: RunAnalysis) -> Sharding | None:
     )
 
 
-def saved_bytes(big: LargestRank, sharding: Sharding) -> float:
+def saved_bytes(largest: LargestRank, sharding: Sharding) -> float:
     """Return the bytes that the stage saves: (N - 1) times the measured shard of each sharded state."""
-    states = big.memory.state_bytes or {}
+    states = largest.memory.state_bytes or {}
     kept = (states.get(tenant, 0) for tenant, stage in SHARDED_FROM.items() if stage <= sharding.stage)
     return float((sharding.ranks - 1) * sum(kept))
+
+
+def compute_state_shares(facts: TrainingFacts) -> dict[Tenant, int] | None:
+    """Return one rank's share of each state of known size that the stage shards."""
+    if not facts.parameters or not facts.shard_ranks or facts.stage is None:
+        return None
+    sizes = {
+        Tenant.OPTIMIZER_STATE: facts.optimizer_state_bytes,
+        Tenant.GRADIENTS: facts.gradient_bytes,
+        Tenant.PARAMETERS: facts.parameter_bytes,
+    }
+    elements = facts.parameters + facts.padding_elements
+    return {
+        tenant: -(-elements * size // facts.shard_ranks)
+        for tenant, size in sizes.items()
+        if size and SHARDED_FROM[tenant] <= facts.stage
+    }
+
+
+#: Units whose buffers a step needs, and that it may have in flight.
+_NEEDED_UNITS, _ALLOWED_UNITS = 2, 6
+#: A module gathered separately counts as a unit up to this share of the model; above it, it is the model.
+_ALONE_RATIO = 0.5
+_GATHERED = "gathered_param"
+_BUFFERS = Tenant.COMMUNICATION_BUFFERS
+
+
+def measure_buffers(largest: LargestRank, sharding: Sharding) -> tuple[int, int, float, float]:
+    """Measure the bytes of buffers in the backend, what a step may need, and the range of the excess.
+
+    With the excess go the backend's buffers in proportion; the peak falls as far as its phases allow.
+    """
+    parts = [part for part in largest.memory.parts if part.tenant == _BUFFERS.value]
+    scratch = sum(part.bytes for part in parts if part.sub == BACKEND_SCRATCH)
+    own = max(1, largest.of(_BUFFERS) - scratch)
+    alone = 2 * _measure_alone(largest, sharding)
+    needed = _ALLOWED_UNITS * sharding.unit_bytes + alone
+    most = max(0, own - _NEEDED_UNITS * sharding.unit_bytes - alone) * (1 + scratch / own)
+    high = largest.estimate_peak_reduction(lambda _, held: min(most, held.get(_BUFFERS, 0)))
+    return scratch, needed, max(0, own - needed), high
+
+
+def _measure_alone(largest: LargestRank, sharding: Sharding) -> int:
+    """Return the bytes of the largest gathered unit outside of the blocks."""
+    gathered = (
+        entry.bytes
+        for entry in largest.top
+        if entry.sub == _GATHERED and not is_numbered(entry.module)
+        if entry.bytes < _ALONE_RATIO * sharding.wire_bytes
+    )
+    return max(gathered, default=0) if sharding.has_blocks else 0
 
 
 #: Minimum share of the peak that logits and their copies are, to be looked at by themselves.
@@ -146,9 +198,9 @@ class Logits(Struct, frozen=True, kw_only=True):
         return sum(row.held_bytes for row in self.rows if row.tenant == Tenant.ACTIVATIONS.value)
 
 
-def find_logits(big: LargestRank) -> Logits | None:
+def find_logits(largest: LargestRank) -> Logits | None:
     """Return the logits at a rank's peak, None if they are not a large part of it."""
-    rows = [row for row in big.top if row.tenant in _LOGIT_TENANTS]
+    rows = [row for row in largest.top if row.tenant in _LOGIT_TENANTS]
     named = [row for row in rows if is_output(row.module)]
     of_loss = [row for row in rows if _is_of_loss(row)]
     if named:
@@ -162,7 +214,8 @@ def find_logits(big: LargestRank) -> Logits | None:
     else:
         found = _select_like_loss(rows, of_loss) if of_loss else _select_far_larger(rows)
     logits = Logits(rows=tuple(found), named=bool(named or of_loss))
-    return logits if logits.bytes >= LOGITS_RATIO * big.peak_bytes and is_worth(logits.bytes, big) else None
+    is_large = logits.bytes >= LOGITS_RATIO * largest.peak_bytes and is_worth(logits.bytes, largest)
+    return logits if is_large else None
 
 
 def _is_of_loss(row: Allocation) -> bool:

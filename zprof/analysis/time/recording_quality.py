@@ -103,3 +103,21 @@ def _max_likely_sum(later: Floats) -> float:
         return float(largest)
     t = _T_99[min(len(later) - 1, len(_T_99)) - 1]
     return float(max(largest, later.mean() + t * later.std(ddof=1) * np.sqrt(1 + 1 / len(later))))
+
+
+def measure_wait_before_steps_ns(analysis: RunAnalysis) -> tuple[float, float]:
+    """Measure a rank's longest wait for others to start, and the recorded time, before the first step."""
+    by_rank = analysis.steps.group_by("rank")
+    ranks = analysis.steps.ints("rank")[by_rank.first].tolist()
+    walls_ns = dict(zip(ranks, by_rank.median(analysis.steps.ints("wall_ns")).tolist(), strict=True))
+    recorded_ns = {
+        tracks.rank: float(tracks.steps.begin_ns[0] - tracks.coverage[0, 0])
+        if len(tracks.coverage) and len(tracks.steps)
+        else 0.0
+        for tracks in analysis.tracks
+    }
+    lost_ns = max(
+        min(tracks.wait_before_ns, recorded_ns[tracks.rank] - walls_ns.get(tracks.rank, 0.0))
+        for tracks in analysis.tracks
+    )
+    return lost_ns, max(recorded_ns.values())
