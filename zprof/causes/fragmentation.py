@@ -49,7 +49,7 @@ CAUSE = Cause(
     meaning="The allocator holds memory that is free and of no use to anybody.",
     needs=(Need.MEMORY, Need.DEVICE),
     sentence="{size:bytes} of {reserved:bytes} reserved on rank {rank} ({share:percent}) are free but "
-    "unusable: {split:bytes} in fragments, {awaiting:bytes} awaiting a stream",
+    "unusable: {split:bytes} in fragments, {held:bytes} awaiting a stream",
     evidence={
         "reserved_at_reserved_peak": ("reserved at the reserved peak", Unit.BYTES),
         "free_segments": ("entirely free segments (not counted)", Unit.BYTES),
@@ -88,13 +88,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     if free_segments is not None:
         facts.append(make_fact("free_segments", free_segments, rank=largest.rank))
     fixes = ((split, _SPLIT_FIX), (awaiting, choose_fix(analysis, _AWAITING_FIX)))
-    words = {
-        "size": size,
-        "reserved": reserved,
-        "share": size / reserved,
-        "split": split,
-        "awaiting": awaiting,
-    }
+    words = {"size": size, "reserved": reserved, "share": size / reserved, "split": split, "held": awaiting}
     return make_memory_signal(
         largest,
         confidence=limit_confidence(Confidence.HIGH if has_segments else Confidence.LOW, largest, 0.0),

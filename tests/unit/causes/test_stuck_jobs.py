@@ -45,6 +45,7 @@ def test_causes_of_a_running_step_are_not_listed_for_a_dead_job() -> None:
     assert diagnose(running).findings
     report = diagnose(replace(running, hang=HANG))
     assert [each.id for each in report.findings] == ["ZP602"]
+    assert report.findings[0].sentence in report.verdict.sentence
     assert report.time.per_rank == running.time.per_rank  # what was measured stays
     assert not report.unclaimed
     assert add_outlook(report, running) is report
