@@ -51,7 +51,7 @@ CAUSE = Cause(
     needs=(Need.DEVICE,),
     terms=("idle_ns", "exposed_transfer_ns"),
     idles_device=True,
-    is_failure=True,
+    is_risk=True,
     sentence="the allocator of rank {rank} {calls}, leaving the device idle for {lost:ns}{retries}",
     observed="the allocator allocates or frees device memory {frequency}: without these calls {step_is} "
     "shorter",

@@ -182,7 +182,8 @@ class Cause(Struct, kw_only=True, eq=False):
         is_stall: A host that runs ahead would hide it; a wait at the end of each step exposes it.
         idles_device: It leaves the device idle; while it is untested, idle time has no known cause.
         is_decisive: A run is "ok" only if this was tested.
-        is_failure: Memory ran out, or almost: a risk, whatever a fix frees.
+        is_failure: It ended the program: it leads all findings that save no time.
+        is_risk: It puts a run at risk, however much a fix frees.
         outranks_signs: What the measured step shows of it decides, not the signs of the recording.
         amounts: Keys of the facts that say how much of it there is, whatever it costs.
         sentence: The claim; ``{lost:ns}`` is a number of the signal in a unit, ``{per_step}`` a word of the
@@ -210,6 +211,7 @@ class Cause(Struct, kw_only=True, eq=False):
     idles_device: bool = False
     is_decisive: bool = False
     is_failure: bool = False
+    is_risk: bool = False
     outranks_signs: bool = False
     amounts: tuple[str, ...] = ()
     sentence: str = ""

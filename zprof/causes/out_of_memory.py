@@ -51,6 +51,7 @@ CAUSE = Cause(
     meaning="An allocation failed, and the snapshot shows what filled the device.",
     needs=(Need.MEMORY,),
     is_failure=True,
+    is_risk=True,
     sentence="out of memory: rank {rank} requested {requested:bytes}; {allocated:bytes} were "
     "allocated{holder}; {outcome}",
     evidence={

@@ -452,7 +452,7 @@ def _judge_peak(case: Case) -> _Judgement:
 def _is_risk(case: Case, finding: Finding, rank: RankMemory) -> bool:
     if finding.confidence is Confidence.LOW:
         return False
-    return case.causes[finding.cause].is_failure or _frees_a_tenth(finding, rank)
+    return case.causes[finding.cause].is_risk or _frees_a_tenth(finding, rank)
 
 
 def _frees_a_tenth(finding: Finding, rank: RankMemory) -> bool:
