@@ -30,7 +30,6 @@ from zprof.diagnosis.price import drop_explained, list_gains, move_after_stalls,
 from zprof.model.findings import Confidence, Finding, SavingNote, Severity
 from zprof.model.gaps import Gap, GapKind
 from zprof.rules.counterfactual.findings import find_by_replay
-from zprof.rules.counterfactual.message_findings import judge_message_sizes
 from zprof.step.predict import PlayedStep, widen_gains
 
 #: Minimum gain, as a share of the step, and steps, for high confidence in a cause that only the step shows.
@@ -111,10 +110,6 @@ def _price_answers(
     causes of which signs show nothing, or too little; effects of another cause are dropped.
     """
     decided = _decide_by_step(step, answers, causes)
-    rest, about_sizes = judge_message_sizes(step.analysis, step, list(answers.values()))  # OLD
-    for name in [n for n, a in answers.items() if a not in rest]:  # OLD
-        del answers[name]  # OLD
-    decided |= {finding.cause: finding for finding in about_sizes}  # OLD
     signs = [each for each in answers.values() if isinstance(each, Finding) and each.cause not in decided]
     priced = [price_finding(step, finding, causes[finding.cause]) for finding in signs]
     known = [*(each.finding for each in priced if each.finding is not None), *decided.values()]
@@ -139,23 +134,24 @@ def _decide_by_step(
 
     A sign that a cause found above low confidence produces as well says nothing more.
     """
-    decided: dict[str, Finding] = {}
-    for cause in causes.values():
-        if not cause.outranks_signs:
-            continue
-        sure = [
-            causes[finding.cause]
-            for finding in (*decided.values(), *answers.values())
-            if isinstance(finding, Finding) and finding.confidence is not Confidence.LOW
-        ]
-        seen = look_at_step(step, cause)
-        if seen is None:
-            continue
-        answers.pop(cause.name, None)
-        is_explained = any(other.outranks_signs and other.explains(cause) for other in sure)
-        if isinstance(seen, Finding) and not is_explained:
-            decided[cause.name] = seen
-    return decided
+    seen = {
+        cause.name: answer
+        for cause in causes.values()
+        if cause.outranks_signs and (answer := look_at_step(step, cause)) is not None
+    }
+    for name in seen:
+        answers.pop(name, None)
+    decided = {name: answer for name, answer in seen.items() if isinstance(answer, Finding)}
+    sure = [
+        causes[finding.cause]
+        for finding in (*decided.values(), *answers.values())
+        if isinstance(finding, Finding) and finding.confidence is not Confidence.LOW
+    ]
+    return {
+        name: finding
+        for name, finding in decided.items()
+        if not any(other.outranks_signs and other.explains(causes[name]) for other in sure)
+    }
 
 
 def look_at_step(step: PlayedStep, cause: Cause) -> Finding | Absent | None:

@@ -20,15 +20,6 @@ STEPS_LATEST_RATIO = "steps_latest_ratio"
 ROWS: Mapping[str, tuple[str, Unit]] = {
     # Replays of the step.
     "replayed_saving": ("reduction {of_step} time in a replay without it", Unit.NS),
-    "units_per_block": ("wrapped units per block", Unit.COUNT),
-    "gathers_per_block": ("all_gathers of one block", Unit.COUNT),
-    "all_gathers_per_step": ("all_gathers {per_step}", Unit.COUNT),
-    "latency_of_one/all_gather": ("latency of one all_gather", Unit.NS),
-    "latency_of_one/collective": ("latency of a collective", Unit.NS),
-    "model_blocks": ("blocks of the model", Unit.COUNT),
-    "sharding_hosts": ("hosts of the sharding group", Unit.COUNT),
-    "ranks_per_host": ("ranks per host", Unit.COUNT),
-    "bus_bandwidth_median": ("bus bandwidth, median", Unit.BYTES_PER_S),
     # Late ranks.
     "latest_rank_delay_per_step": ("latest rank behind the others {per_step}", Unit.NS),
     "noise_floor/turns": ("delay that noise and clocks can make", Unit.NS),
@@ -54,30 +45,6 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
         Unit.NS,
     ),
     # Transfers: order, sizes and links.
-    "exposed_transfer_per_step/sharding": ("exposed transfer of sharding {per_step}", Unit.NS),
-    "exposed_transfer_per_step/one_unit": ("exposed transfer of gathers and reductions {per_step}", Unit.NS),
-    "exposed_transfer_per_step/messages": ("exposed transfer of these messages {per_step}", Unit.NS),
-    "bus_bandwidth_within_host": ("bus bandwidth within a host", Unit.BYTES_PER_S),
-    "latency_share": ("share of latency in message time", Unit.RATIO),
-    "launch_time_per_step": ("launch time of these messages {per_step}", Unit.NS),
-    "unit_forward_compute": ("compute of a unit's forward, approximately", Unit.NS),
-    "other_bus_bandwidth": ("bus bandwidth of {messages}, which may be as it should", Unit.BYTES_PER_S),
-    "other_expected_bus_bandwidth": ("{reference}", Unit.BYTES_PER_S),
-    "{kind}_count": ("{kind}s examined", Unit.COUNT),
-    "{kind}_count/large": ("large {kind}s examined", Unit.COUNT),
-    "{kind}_exposed_transfer_per_step": ("{kind} exposed transfer {per_step}", Unit.NS),
-    "{kind}_exposed_transfer_per_step/queued": ("{kind} exposed transfer and queue {per_step}", Unit.NS),
-    "{kind}_bus_bandwidth": ("{kind} bus bandwidth, median of large messages", Unit.BYTES_PER_S),
-    "{kind}_expected_bus_bandwidth": ("expected, from {reference}", Unit.BYTES_PER_S),
-    "{kind}_reached_ratio": ("{kind} bus bandwidth relative to the expected one", Unit.RATIO),
-    "{kind}_slow_groups": ("groups whose {kind}s are slow", Unit.COUNT),
-    "bus_bandwidth_median/kind": ("{kind} bus bandwidth, median", Unit.BYTES_PER_S),
-    "{kind}_count_per_step": ("{kind}s {per_step}", Unit.COUNT),
-    "{kind}_bytes": ("bytes of one {kind}", Unit.BYTES),
-    "{kind}_bytes_median": ("bytes of one {kind}, median", Unit.BYTES),
-    "{kind}_time_median": ("time of one {kind}, median", Unit.NS),
-    "{kind}_latency": ("latency of one {kind}", Unit.NS),
-    "{end}_{kind}_exposed_ratio": ("exposed share of the {end} {kind} of a step", Unit.RATIO),
     # What is moved.
     # Hosts and devices.
     "processor_wait_per_step/excess": (

@@ -35,6 +35,9 @@ from zprof.step.traffic import Messages, StepTraffic
 
 #: Prefetch depths of programs: none, the next unit, or some more.
 _PREFETCH_DEPTHS = (0, 1, 2, 3)
+#: On a CPU rank launching a large message takes long (82 ms for 49 MiB) because it copies, in proportion to
+#: the bytes. A small one takes up to this long if cores are oversubscribed.
+_LAUNCH_NS = 1_000_000
 _ERROR_RATIO = 0.05
 _MISSED_RATIO = 0.5
 #: Below this share of the step, the midpoint of a saving is a guess.
@@ -246,3 +249,12 @@ def sizes_that_help(step: StepModel, most: float) -> Iterable[float]:
     shown = {times: step.then_ns(times)[1] for times in sizes}
     best = min(sizes, key=lambda times: (shown[times], times))
     return [times for times in sizes if best <= times <= 4 * best]
+
+
+def limit_launch_cost(traffic: StepTraffic) -> StepTraffic:
+    """Return the traffic with launch costs that do not depend on the size of a message."""
+    gathers, reduces = (
+        messages and replace(messages, launch_ns=min(messages.launch_ns, messages.count * _LAUNCH_NS))
+        for messages in (traffic.gathers, traffic.reduces)
+    )
+    return replace(traffic, gathers=gathers, reduces=reduces)

@@ -29,6 +29,10 @@ _HALF = ("bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2
 _FULL = "float32"
 #: Minimum share of a direction's bytes to assign it a type: norms stay in float32 next to bfloat16.
 _MOSTLY_RATIO = 0.5
+#: Messages of a step that has one unit: one for the forward, one for the backward.
+_MAX_ONE_UNIT_MESSAGES = 2
+#: Messages of at least this share of the largest one are large.
+_LARGE_RATIO = 0.5
 
 
 class Sharding(Struct, frozen=True, kw_only=True):
@@ -295,3 +299,26 @@ def _measure_messages(analysis: RunAnalysis, rows: Columns) -> Messages | None:
         latency_ns=min(latency, each) if latency is not None else None,
         rows=rows,
     )
+
+
+def is_one_message(messages: Messages, min_ratio: float) -> bool:
+    """Return True if one message carries more than this share of the bytes of a pass."""
+    rows = messages.rows
+    steps = rows.group_by("rank", "step")
+    if float(np.median(steps.sizes)) > _MAX_ONE_UNIT_MESSAGES:
+        return False
+    unit, sizes = rows.texts("unit"), rows.ints("bytes")
+    # a message without a unit is one with the others of its size
+    once = Groups(steps.codes, unit.codes, np.where(unit.known, 0, sizes)).first
+    passes = Groups(steps.codes[once])
+    return float(np.median(passes.max(sizes[once]) / passes.sum(sizes[once]))) > min_ratio
+
+
+def measure_exposed_end_ratio(messages: Messages, *, first: bool) -> float:
+    """Return the exposed share of the first, or the last, large message of a step."""
+    rows, sizes = messages.rows, messages.rows.ints("bytes")
+    rows = rows.at(sizes >= sizes.max() * _LARGE_RATIO)
+    steps = rows.group_by("rank", "step")
+    order = np.lexsort((rows.ints("start_ns"), steps.codes))
+    chosen = rows.at(order[steps.starts if first else steps.starts + steps.sizes - 1])
+    return float(np.median(chosen.ints("exposed_transfer_ns") / np.maximum(1, chosen.ints("transfer_ns"))))

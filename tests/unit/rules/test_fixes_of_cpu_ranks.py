@@ -13,8 +13,8 @@ from tests.support.rule_runs import run_of
 from tests.support.tables import changed
 from zprof.causes.cpu_bound_launch import choose_launch_fix
 from zprof.causes.fix import choose_fix, measure_sizes
+from zprof.causes.sharding_spans_nodes import CAUSE as sharding_spans_nodes
 from zprof.causes.wait_fixes import choose_wait_fix
-from zprof.rules.transfer.sharding_spans_nodes import FIXES as SHARDING_FIXES
 from zprof.rules.waiting.late_ranks import REASON_TEXT, choose_late_fix
 from zprof.simulator.causes import PLANTS, plant
 from zprof.simulator.plan import Vendor
@@ -64,7 +64,8 @@ def test_choosers_of_fixes_know_cpu_ranks() -> None:
     inference = replace(inference, host=changed(inference.host, is_inference=True))
     texts = [choose_late_fix(run_of(), reason) for reason in REASONS]
     texts += [choose_wait_fix(inference), choose_launch_fix(inference)]
-    texts += [choose_fix(run_of(), SHARDING_FIXES, measure_sizes(run_of()))]
+    assert sharding_spans_nodes.fix is not None
+    texts += [choose_fix(run_of(), sharding_spans_nodes.fix, measure_sizes(run_of()))]
     assert not GPU_WORDS.findall("\n".join(texts))
 
 

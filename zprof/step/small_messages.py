@@ -16,11 +16,9 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import has_no_collectives, mean_wall_ns
-from zprof.model.findings import Cause, Confidence
-from zprof.model.gaps import Gap
-from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.rule import untested_gap
+from zprof.analysis.per_step import find_missing_collectives, has_no_collectives, mean_wall_ns
+from zprof.analysis.signal import Fact, Untested, make_fact
+from zprof.model.findings import Confidence
 from zprof.step.links import measure_transfers
 from zprof.step.one_rank import SIZE_MULTIPLES, StepModel, is_guess, model_step, sizes_that_help
 from zprof.step.traffic import Messages, StepTraffic, read_step_traffic
@@ -84,12 +82,12 @@ class SmallMessages(Struct, frozen=True, kw_only=True):
         return bool(self.sizes) and self.saving_ns[1] >= WORTH_RATIO * self.wall_ns
 
     @property
-    def evidence(self) -> list[Fact]:
-        """Evidence shared by both rules."""
-        facts = [fact for messages in self.step.traffic.both for fact in _message_evidence(messages)]
+    def facts(self) -> list[Fact]:
+        """Counts, sizes and times of the messages, and what is exposed of them."""
+        facts = [fact for messages in self.step.traffic.both for fact in _list_message_facts(messages)]
         facts += [
             make_fact("latency_share", self.latency_ratio),
-            make_fact("exposed_transfer_per_step/messages", self.step.exposed_ns),
+            make_fact("exposed_transfer_per_step", self.step.exposed_ns),
         ]
         if self.step.traffic.launch_ns:
             launch = self.step.traffic.launch_ns
@@ -97,7 +95,7 @@ class SmallMessages(Struct, frozen=True, kw_only=True):
         return facts
 
 
-def _message_evidence(messages: Messages) -> list[Fact]:
+def _list_message_facts(messages: Messages) -> list[Fact]:
     kind = messages.kind.value
     return [
         make_fact("{kind}_count_per_step", messages.count, kind=kind),
@@ -120,19 +118,19 @@ def rate_small_messages(small: SmallMessages) -> Confidence:
     return Confidence.HIGH if met and enough_seen else Confidence.MEDIUM
 
 
-def unknown_latency_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
-    """Return a gap if exposed messages may be small and the latency is unknown, else None."""
-    if has_no_collectives(analysis):
-        return untested_gap(cause, "no collective was recorded", "record the time window")
+def find_unknown_latency(analysis: RunAnalysis) -> Untested | None:
+    """Return what is missing if exposed messages may be small and the latency is unknown, else None."""
+    missing = find_missing_collectives(analysis)
+    if missing:
+        return missing
     traffic = read_step_traffic(analysis) if analysis.run.world_size > 1 else None
     if traffic is None or not _is_exposed(traffic, mean_wall_ns(analysis)):
         return None
     if traffic.latency_ratio is not None or max(m.bytes for m in traffic.both) > SURELY_LARGE_BYTES:
         return None
-    return untested_gap(
-        cause,
-        "all messages of a kind have one size, so their latency is unknown",
-        "record a step that also reduces a scalar (the gradient norm, the loss)",
+    return Untested(
+        reason="all messages of a kind have one size, so their latency is unknown",
+        remedy="record a step that also reduces a scalar (the gradient norm, the loss)",
     )
 
 

@@ -18,17 +18,17 @@ from tests.support.rule_runs import (
 )
 from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.latency_bound_collectives import CAUSE as latency_bound_collectives
+from zprof.causes.units_too_small import CAUSE as units_too_small
 from zprof.model.findings import Confidence
 from zprof.model.time import LinkFit
-from zprof.rules.transfer.latency_bound_collectives import latency_bound_collectives
-from zprof.rules.transfer.small_messages import (
+from zprof.step.small_messages import (
     SmallMessages,
     count_units_per_block,
     find_block,
     find_small_messages,
     rate_small_messages,
 )
-from zprof.rules.transfer.units_too_small import units_too_small
 
 LATENCY, UNITS = "latency_bound_collectives", "units_too_small"
 MIB = 1 << 20
@@ -50,8 +50,7 @@ def run(
 
 
 def causes(analysis: RunAnalysis) -> set[str]:
-    rules = {LATENCY: latency_bound_collectives, UNITS: units_too_small}
-    return {cause for cause, rule in rules.items() if fires(rule, analysis)}
+    return {cause.name for cause in (latency_bound_collectives, units_too_small) if fires(cause, analysis)}
 
 
 def fitted(**change: object) -> RunAnalysis:
@@ -138,8 +137,8 @@ def unknown_latency(size: int) -> RunAnalysis:
     ],
 )
 def test_where_nothing_tells_the_latency_it_is_not_tested(run: Run, expected: str | None) -> None:
-    for rule in (latency_bound_collectives, units_too_small):
-        assert judged(rule, run()) == expected
+    for cause in (latency_bound_collectives, units_too_small):
+        assert judged(cause, run()) == expected
 
 
 def test_savings() -> None:

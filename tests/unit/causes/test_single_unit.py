@@ -7,7 +7,7 @@ from tests.support.link_runs import MS, Sent, gathers, link_run, norm, reduces
 from tests.support.rule_runs import Run, found, judged, on_one_rank, wall_for, with_walls, without_collectives
 from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
-from zprof.rules.transfer.single_unit import single_unit
+from zprof.causes.single_unit import CAUSE as single_unit
 
 MIB = 1 << 20
 WHOLE, REDUCE = gathers(1, 200 * MIB, 10 * MS), reduces(1, 200 * MIB, 10 * MS)

@@ -11,14 +11,13 @@ from tests.support.link_runs import MS, US, Sent, gathers, link_run, norm, on_ho
 from tests.support.rule_runs import Run, found, judged, on_one_rank, run_of, values, without_collectives
 from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes.low_bus_bandwidth import CAUSE as low_bus_bandwidth
+from zprof.causes.sharding_spans_nodes import CAUSE as sharding_spans_nodes
+from zprof.diagnosis.find_causes import ask
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
-from zprof.rules.rule import RuleCheck
-from zprof.rules.transfer.bandwidth import compare_unsized
-from zprof.rules.transfer.group_places import GroupPlaces
-from zprof.rules.transfer.low_bus_bandwidth import check_against, low_bus_bandwidth
-from zprof.rules.transfer.sharding_spans_nodes import sharding_spans_nodes
-from zprof.rules.transfer.slow_groups import read_reached_ratios, select_slow_rows
+from zprof.step.bandwidth import compare_unsized
+from zprof.step.slow_groups import describe_group, read_reached_ratios, select_slow_rows
 
 MIB = 1 << 20
 FAST, SLOW = Scenario(bytes_per_s=500e6), Scenario(bytes_per_s=60e6)
@@ -181,7 +180,7 @@ def test_slow_replicas_are_one_claim_with_both_figures() -> None:
 
 
 def test_replicas_between_hosts_leave_a_gap_with_both_figures() -> None:
-    gap = low_bus_bandwidth(hybrid(hosts="aaaabbbb"), None)
+    gap = ask(low_bus_bandwidth, hybrid(hosts="aaaabbbb"))
     assert isinstance(gap, Gap)
     assert len(figures(gap.reason)) == 2
 
@@ -226,13 +225,12 @@ def test_only_slow_groups_run_faster_without_the_cause() -> None:
     ],
 )
 def test_groups_are_named_by_what_they_connect(group: str, place: str) -> None:
-    rows = hybrid().collectives
-    assert place in GroupPlaces(rows, 8).describe(group, 2)
+    assert place in describe_group(hybrid(), group, 2)
 
 
 def test_tensor_parallel_groups_are_no_replicas() -> None:
     """Each of their ranks has its own sharding group too, but they reduce activations, of another size."""
-    assert "replicas" not in GroupPlaces(hybrid(replica_bytes=6 * MIB).collectives, 8).describe("0,4", 2)
+    assert "replicas" not in describe_group(hybrid(replica_bytes=6 * MIB), "0,4", 2)
 
 
 @pytest.mark.parametrize(
@@ -311,21 +309,22 @@ def alone() -> RunAnalysis:
 
 
 @pytest.mark.parametrize(
-    ("check", "run", "expected"),
+    ("bytes_per_s", "run", "expected"),
     [
-        (check_against(500e6), lambda: run_of(SLOW), "high"),  # below
-        (check_against(100e6), lambda: run_of(SLOW), None),  # enough
-        (check_against(10e9), lambda: one_gather(0.3), "medium"),  # 3 % of the step
-        (check_against(10e9), lambda: one_gather(0.2999), None),  # less than 3 %
-        (check_against(10e9), lambda: few(10), "high"),  # ten messages
-        (check_against(10e9), lambda: few(9), "medium"),  # nine messages
-        (check_against(3e9), lambda: with_small(64), "high"),  # a 64th
-        (check_against(3e9), lambda: with_small(64.5), None),  # smaller than a 64th
-        (check_against(10e9), alone, None),  # one rank
+        (500e6, lambda: run_of(SLOW), "high"),  # below
+        (100e6, lambda: run_of(SLOW), None),  # enough
+        (10e9, lambda: one_gather(0.3), "medium"),  # 3 % of the step
+        (10e9, lambda: one_gather(0.2999), None),  # less than 3 %
+        (10e9, lambda: few(10), "high"),  # ten messages
+        (10e9, lambda: few(9), "medium"),  # nine messages
+        (3e9, lambda: with_small(64), "high"),  # a 64th
+        (3e9, lambda: with_small(64.5), None),  # smaller than a 64th
+        (10e9, alone, None),  # one rank
     ],
 )
-def test_against_a_stated_bandwidth(check: RuleCheck, run: Run, expected: str | None) -> None:
-    assert judged(check, run()) == expected
+def test_against_a_stated_bandwidth(bytes_per_s: float, run: Run, expected: str | None) -> None:
+    stated = replace(run(), expected_bus_bytes_per_s=bytes_per_s)
+    assert judged(low_bus_bandwidth, stated) == expected
 
 
 SIZE = 32 * MIB

@@ -1,0 +1,242 @@
+"""ZP402: large messages reach far less than the expected bus bandwidth.
+
+Bus bandwidth of one collective = bytes * bus factor / T, with T from the last start to the first end, so
+waiting for a late rank does not count. Only large, bandwidth-bound messages are considered. The expected
+bandwidth is the value given by the caller, else the one the baseline reached with messages of a comparable
+kind and a similar size, else the one that other groups of the run reach, and at last the fastest link of the
+run (:mod:`zprof.step.bandwidth`). If no sizes were recorded, the messages of a kind are compared by time
+with the same messages of the baseline. A rank that belongs to every slow group and to no fast one has the
+slow link. A group is slow below half the expected bandwidth, or below 80 % of the baseline's
+(docs/thresholds.md). Groups between hosts that are slower than the fastest link may use another one by
+design: they are reported as a gap with both figures. So are groups that are exposed and have no faster link
+to compare with.
+
+What that costs is in :mod:`zprof.step.slow_groups`; if the step can be played, it is the gain of the step
+with transfers that take measured / expected of their time.
+"""
+
+from collections.abc import Sequence
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.per_step import find_missing_collectives, mean_per_step, mean_wall_ns
+from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.time.collective_rows import select_kind
+from zprof.causes.cause import Cause, Proof, Sign, Signal
+from zprof.causes.fix import Fix, is_on_cpu
+from zprof.model.findings import Confidence, Finding
+from zprof.model.formatting import format_percent, format_rate
+from zprof.model.quantities import Unit
+from zprof.step import edits
+from zprof.step.bandwidth import (
+    BASELINE_RATIO,
+    GroupRate,
+    ReachedBandwidth,
+    compare_unsized,
+    find_slow_rank,
+    measure_group_rates,
+)
+from zprof.step.links import MAX_SHARED_RATIO, measure_shared_ratio
+from zprof.step.slow_groups import (
+    MIN_UNTESTED_RATIO,
+    SlowGroup,
+    compare_links,
+    describe_messages,
+    find_unvouched_links,
+    list_slow_facts,
+    make_reached_fact,
+    measure_slow_groups,
+    select_bandwidth_bound,
+    select_slow_rows,
+    state_unknown_network,
+    sum_largest_savings,
+)
+from zprof.step.tasks import Graph
+
+_MIN_STEP_RATIO = 0.03
+_MIN_COUNT_FOR_HIGH_CONFIDENCE = 10
+
+_BACKENDS = {
+    "nccl": "run once with NCCL_DEBUG=INFO and check which network it uses (NET/Socket is TCP)",
+    "gloo": "GLOO_SOCKET_IFNAME=<the fast interface>",
+}
+_LINK_OF_RANK = "check the link of rank {}: cable, port, PCIe width\n"
+
+CAUSE = Cause(
+    id="ZP402",
+    name="low_bus_bandwidth",
+    meaning="Large messages move at far less than the bandwidth they should have.",
+    terms=("exposed_transfer_ns", "idle_ns"),
+    sign=Sign.SLOW_MESSAGES,
+    produces=(Sign.GATHERS_OF_BACKWARD,),
+    proof=Proof.SPEEDS,
+    sentence="{shortfall}",
+    evidence={
+        "{kind}_bus_bandwidth": ("{kind} bus bandwidth, median of large messages", Unit.BYTES_PER_S),
+        "{kind}_expected_bus_bandwidth": ("expected, from {reference}", Unit.BYTES_PER_S),
+        "{kind}_reached_ratio": ("{kind} bus bandwidth relative to the expected one", Unit.RATIO),
+        "{kind}_slow_groups": ("groups whose {kind}s are slow", Unit.COUNT),
+        "{kind}_count": ("{size}{kind}s examined", Unit.COUNT),
+        "{kind}_exposed_transfer_per_step": ("{kind} exposed transfer{queue} {per_step}", Unit.NS),
+        "other_bus_bandwidth": ("bus bandwidth of {messages}, which may be as it should", Unit.BYTES_PER_S),
+        "other_expected_bus_bandwidth": ("{reference}", Unit.BYTES_PER_S),
+    },
+    fix=Fix(
+        forms={},
+        general="$rank$backend\n"
+        "nodes connected by a slow link: shard within a node, replicate across nodes (HSDP)",
+    ),
+    disprove="measure the link by itself (nccl-tests, iperf3) between the same hosts: if it is as slow "
+    "there, the expected value was too high: state it with --expected-busbw GB_PER_S",
+)
+
+
+@CAUSE.detect
+def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Untested | None:
+    """Return a signal if large messages are slower than the baseline's, or than those of other groups."""
+    missing = find_missing_collectives(analysis)
+    if missing or analysis.run.world_size == 1:
+        return missing
+    reached = ReachedBandwidth(analysis)
+    rates = select_bandwidth_bound(reached)
+    if not rates:
+        return _find_without_rates(analysis, baseline, has_rates=bool(measure_group_rates(reached)))
+    links = compare_links(rates, reached, baseline)
+    min_ns = _MIN_STEP_RATIO * mean_wall_ns(analysis)
+    slow = measure_slow_groups(analysis, links.low)
+    proven = [group for group in slow if group.expected.proof is Confidence.HIGH]
+    suspected = [group for group in slow if group.expected.proof in (Confidence.MEDIUM, Confidence.LOW)]
+    unproven = [group for group in slow if group.expected.proof is None]
+    if sum_largest_savings(proven)[1] >= min_ns:
+        return _make_signal(analysis, proven, links.fast, [*suspected, *unproven])
+    if sum_largest_savings(suspected)[1] >= min_ns:
+        return _make_signal(analysis, suspected, links.fast, unproven)
+    if sum_largest_savings(unproven)[1] >= min_ns:
+        return state_unknown_network(analysis, max(unproven, key=lambda group: group.saving_ns[1]))
+    return find_unvouched_links(analysis, links)
+
+
+def _find_without_rates(
+    analysis: RunAnalysis, baseline: RunAnalysis | None, *, has_rates: bool
+) -> Signal | Untested | None:
+    """Compare times, or return why no bandwidth is known if much of the step is exposed in transfers."""
+    is_unsized = not (analysis.collectives.ints("bytes") > 0).any()
+    if baseline is not None and is_unsized:
+        return _find_by_time(analysis, baseline)
+    exposed_ns = mean_per_step(analysis, float(analysis.collectives.ints("exposed_transfer_ns").sum()))
+    if has_rates or exposed_ns < MIN_UNTESTED_RATIO * mean_wall_ns(analysis):
+        return None  # what was measured is mostly latency
+    if is_unsized:
+        return Untested(
+            reason="the recording does not say how many bytes the collectives move",
+            remedy="pass a baseline on the same link, or record with torch 2.2 or newer",
+        )
+    return Untested(
+        reason="no collective was matched on all of its ranks, so how long its bytes take is unknown",
+        remedy="record all ranks in the same steps",
+    )
+
+
+def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Signal | None:
+    """Return a signal if messages of unknown size take clearly longer than in the baseline."""
+    slow = [each for each in compare_unsized(analysis, baseline) if each.reached_ratio < BASELINE_RATIO]
+    low_ns = sum((1 - each.reached_ratio) * each.exposed_ns for each in slow)
+    high_ns = sum(min(each.exposed_ns, (1 - each.reached_ratio) * each.transfer_ns) for each in slow)
+    if high_ns < _MIN_STEP_RATIO * mean_wall_ns(analysis):
+        return None
+    worst = min(slow, key=lambda each: each.reached_ratio)
+    facts = []
+    for each in slow:
+        facts += [
+            make_reached_fact(each.kind, each.reached_ratio),
+            make_fact("{kind}_count", each.count, kind=each.kind, size=""),
+            make_fact("{kind}_exposed_transfer_per_step", each.exposed_ns, kind=each.kind, queue=""),
+        ]
+    return Signal(
+        confidence=Confidence.MEDIUM,
+        words={
+            "shortfall": f"{worst.kind.value}s take {1 / worst.reached_ratio:.1f} times as long as in the "
+            "baseline; their sizes were not recorded"
+        },
+        facts=facts,
+        saving_ns=(low_ns, high_ns),
+        numbers={"rank": "", "backend": _choose_backend(analysis)},
+        disprove="measure the link by itself (nccl-tests, iperf3) between the same hosts: if it is as fast "
+        "as before, messages are larger or wait for something else",
+    )
+
+
+def _make_signal(
+    analysis: RunAnalysis, slow: list[SlowGroup], fast: list[GroupRate], others: list[SlowGroup]
+) -> Signal:
+    """Return the signal of the ``slow`` groups; its facts mention ``others``, if they are less sure."""
+    worst = max(slow, key=lambda group: group.saving_ns[1])
+    rank = find_slow_rank([group.rate for group in slow], fast)
+    facts = list_slow_facts(slow, rank)
+    other = max(others, key=lambda group: group.saving_ns[1], default=None)
+    if other is not None and other.exposed_ns >= MIN_UNTESTED_RATIO * mean_wall_ns(analysis):
+        expected, messages = other.expected, describe_messages(analysis, other.rate)
+        facts += [
+            make_fact("other_bus_bandwidth", other.rate.bytes_per_s, messages=messages),
+            make_fact("other_expected_bus_bandwidth", expected.bytes_per_s, reference=expected.of),
+        ]
+    return Signal(
+        confidence=_rate_confidence(analysis, worst),
+        words={"shortfall": _describe_shortfall(analysis, worst, rank)},
+        facts=facts,
+        saving_ns=sum_largest_savings(slow),
+        numbers={
+            "rank": "" if rank is None else _LINK_OF_RANK.format(rank),
+            "backend": _choose_backend(analysis),
+        },
+    )
+
+
+def _choose_backend(analysis: RunAnalysis) -> str:
+    """Return what applies to the run's backend, or the line of each if it is another; CPU ranks have gloo."""
+    known = _BACKENDS.get("gloo" if is_on_cpu(analysis) else analysis.run.backend)
+    return known or "\n".join(f"{name.upper()}: {line}" for name, line in _BACKENDS.items())
+
+
+def _describe_shortfall(analysis: RunAnalysis, worst: SlowGroup, rank: int | None) -> str:
+    expected, measured = worst.expected, format_rate(worst.rate.bytes_per_s)
+    if expected.is_fastest_link:
+        note = (
+            ""
+            if expected.proof is Confidence.MEDIUM
+            else ": a fault, unless they use another link or share one"
+        )
+        return (
+            f"{describe_messages(analysis, worst.rate)} reach {measured} of bus bandwidth; {expected.of} "
+            f"reaches {format_rate(expected.bytes_per_s)}{note}"
+        )
+    slow_rank_note = "" if rank is None else f": all slow groups contain rank {rank}, and no fast group does"
+    return (
+        f"{worst.rate.kind.value}s reach {measured} of bus bandwidth, but "
+        f"{format_rate(expected.bytes_per_s)} is expected "
+        f"({format_percent(worst.reached_ratio)}){slow_rank_note}"
+    )
+
+
+def _rate_confidence(analysis: RunAnalysis, worst: SlowGroup) -> Confidence:
+    """Return at most what the reference proves: transfers that overlap share a link, which slows them."""
+    proof = worst.expected.proof
+    if proof is Confidence.HIGH:
+        is_sure = worst.rate.count >= _MIN_COUNT_FOR_HIGH_CONFIDENCE
+        return Confidence.HIGH if is_sure else Confidence.MEDIUM
+    rows = select_kind(analysis.collectives, worst.rate.kind)
+    own_rows = rows.at(rows.texts("group").equals(worst.rate.group))
+    is_alone = measure_shared_ratio(analysis, own_rows) <= MAX_SHARED_RATIO
+    return Confidence.MEDIUM if proof is Confidence.MEDIUM and is_alone else Confidence.LOW
+
+
+@CAUSE.edit
+def speed_up_link(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Return the step in which slow messages move as fast as expected."""
+    ratios = select_slow_rows(analysis, finding)
+    return [edits.scale_transfers(graph, ratios)] if ratios else []
+
+
+@CAUSE.doubt
+def is_reference_uncertain(analysis: RunAnalysis) -> bool:
+    """Return True: low confidence is about what the link should reach, which no step shows."""
+    return True

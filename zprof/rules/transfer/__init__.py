@@ -1,1 +1,0 @@
-"""Rules about the transfers of collectives: their timing, size and bandwidth."""
