@@ -13,8 +13,8 @@ from zprof.diagnosis.verdict import Case, judge_memory
 from zprof.model.findings import Confidence
 from zprof.model.memory import AllocatorCounters, Basis, Memory
 from zprof.model.report import VerdictStatus as Status
-from zprof.rules.memory.largest_rank import LargestRank, find_largest_rank, is_worth, limit_confidence
-from zprof.rules.memory.model_structure import read_sharding, saved_bytes
+from zprof.analysis.memory.largest_rank import LargestRank, find_largest_rank, is_worth, limit_confidence
+from zprof.analysis.memory.model_structure import read_sharding, saved_bytes
 
 LARGE_BUFFERS = tenants(buffers=80)
 
