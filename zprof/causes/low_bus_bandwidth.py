@@ -18,13 +18,12 @@ with transfers that take measured / expected of their time.
 from collections.abc import Sequence
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import find_missing_collectives, mean_per_step, mean_wall_ns
+from zprof.analysis.per_step import find_missing_collectives, mean_wall_ns
 from zprof.analysis.signal import Untested, make_fact
 from zprof.analysis.time.collective_rows import select_kind
 from zprof.causes.cause import Cause, Proof, Sign, Signal
 from zprof.causes.fix import Fix, is_on_cpu
 from zprof.model.findings import Confidence, Finding
-from zprof.model.formatting import format_percent, format_rate
 from zprof.model.quantities import Unit
 from zprof.step import edits
 from zprof.step.bandwidth import (
@@ -33,7 +32,6 @@ from zprof.step.bandwidth import (
     ReachedBandwidth,
     compare_unsized,
     find_slow_rank,
-    measure_group_rates,
 )
 from zprof.step.links import MAX_SHARED_RATIO, measure_shared_ratio
 from zprof.step.slow_groups import (
@@ -41,6 +39,7 @@ from zprof.step.slow_groups import (
     SlowGroup,
     compare_links,
     describe_messages,
+    find_unknown_sizes,
     find_unvouched_links,
     list_slow_facts,
     make_reached_fact,
@@ -59,6 +58,11 @@ _BACKENDS = {
     "nccl": "run once with NCCL_DEBUG=INFO and check which network it uses (NET/Socket is TCP)",
     "gloo": "GLOO_SOCKET_IFNAME=<the fast interface>",
 }
+_BELOW_FASTEST = (
+    "{messages} reach {measured:rate} of bus bandwidth; {reference} reaches {expected:rate}{unless}"
+)
+_UNLESS = ": a fault, unless they use another link or share one"
+_SLOW_RANK = ": all slow groups contain rank {}, and no fast group does"
 _LINK_OF_RANK = "check the link of rank {}: cable, port, PCIe width\n"
 
 CAUSE = Cause(
@@ -69,7 +73,8 @@ CAUSE = Cause(
     sign=Sign.SLOW_MESSAGES,
     produces=(Sign.GATHERS_OF_BACKWARD,),
     proof=Proof.SPEEDS,
-    sentence="{shortfall}",
+    sentence="{kind}s reach {measured:rate} of bus bandwidth, but {expected:rate} is expected "
+    "({reached:percent}){slow_rank}",
     evidence={
         "{kind}_bus_bandwidth": ("{kind} bus bandwidth, median of large messages", Unit.BYTES_PER_S),
         "{kind}_expected_bus_bandwidth": ("expected, from {reference}", Unit.BYTES_PER_S),
@@ -99,7 +104,10 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     reached = ReachedBandwidth(analysis)
     rates = select_bandwidth_bound(reached)
     if not rates:
-        return _find_without_rates(analysis, baseline, has_rates=bool(measure_group_rates(reached)))
+        is_unsized = not (analysis.collectives.ints("bytes") > 0).any()
+        if baseline is not None and is_unsized:
+            return _find_by_time(analysis, baseline)
+        return find_unknown_sizes(reached)
     links = compare_links(rates, reached, baseline)
     min_ns = _MIN_STEP_RATIO * mean_wall_ns(analysis)
     slow = measure_slow_groups(analysis, links.low)
@@ -113,27 +121,6 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     if sum_largest_savings(unproven)[1] >= min_ns:
         return state_unknown_network(analysis, max(unproven, key=lambda group: group.saving_ns[1]))
     return find_unvouched_links(analysis, links)
-
-
-def _find_without_rates(
-    analysis: RunAnalysis, baseline: RunAnalysis | None, *, has_rates: bool
-) -> Signal | Untested | None:
-    """Compare times, or return why no bandwidth is known if much of the step is exposed in transfers."""
-    is_unsized = not (analysis.collectives.ints("bytes") > 0).any()
-    if baseline is not None and is_unsized:
-        return _find_by_time(analysis, baseline)
-    exposed_ns = mean_per_step(analysis, float(analysis.collectives.ints("exposed_transfer_ns").sum()))
-    if has_rates or exposed_ns < MIN_UNTESTED_RATIO * mean_wall_ns(analysis):
-        return None  # what was measured is mostly latency
-    if is_unsized:
-        return Untested(
-            reason="the recording does not say how many bytes the collectives move",
-            remedy="pass a baseline on the same link, or record with torch 2.2 or newer",
-        )
-    return Untested(
-        reason="no collective was matched on all of its ranks, so how long its bytes take is unknown",
-        remedy="record all ranks in the same steps",
-    )
 
 
 def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Signal | None:
@@ -153,10 +140,8 @@ def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Signal | None
         ]
     return Signal(
         confidence=Confidence.MEDIUM,
-        words={
-            "shortfall": f"{worst.kind.value}s take {1 / worst.reached_ratio:.1f} times as long as in the "
-            "baseline; their sizes were not recorded"
-        },
+        sentence="{kind}s take {times:.1f} times as long as in the baseline; their sizes were not recorded",
+        words={"kind": worst.kind.value, "times": 1 / worst.reached_ratio},
         facts=facts,
         saving_ns=(low_ns, high_ns),
         numbers={"rank": "", "backend": _choose_backend(analysis)},
@@ -174,14 +159,25 @@ def _make_signal(
     facts = list_slow_facts(slow, rank)
     other = max(others, key=lambda group: group.saving_ns[1], default=None)
     if other is not None and other.exposed_ns >= MIN_UNTESTED_RATIO * mean_wall_ns(analysis):
-        expected, messages = other.expected, describe_messages(analysis, other.rate)
+        messages, usual = describe_messages(analysis, other.rate), other.expected
         facts += [
             make_fact("other_bus_bandwidth", other.rate.bytes_per_s, messages=messages),
-            make_fact("other_expected_bus_bandwidth", expected.bytes_per_s, reference=expected.of),
+            make_fact("other_expected_bus_bandwidth", usual.bytes_per_s, reference=usual.of),
         ]
+    expected = worst.expected
     return Signal(
         confidence=_rate_confidence(analysis, worst),
-        words={"shortfall": _describe_shortfall(analysis, worst, rank)},
+        sentence=_BELOW_FASTEST if expected.is_fastest_link else "",
+        words={
+            "kind": worst.rate.kind.value,
+            "messages": describe_messages(analysis, worst.rate),
+            "measured": worst.rate.bytes_per_s,
+            "expected": expected.bytes_per_s,
+            "reference": expected.of,
+            "reached": worst.reached_ratio,
+            "slow_rank": "" if rank is None else _SLOW_RANK.format(rank),
+            "unless": "" if expected.proof is Confidence.MEDIUM else _UNLESS,
+        },
         facts=facts,
         saving_ns=sum_largest_savings(slow),
         numbers={
@@ -195,26 +191,6 @@ def _choose_backend(analysis: RunAnalysis) -> str:
     """Return what applies to the run's backend, or the line of each if it is another; CPU ranks have gloo."""
     known = _BACKENDS.get("gloo" if is_on_cpu(analysis) else analysis.run.backend)
     return known or "\n".join(f"{name.upper()}: {line}" for name, line in _BACKENDS.items())
-
-
-def _describe_shortfall(analysis: RunAnalysis, worst: SlowGroup, rank: int | None) -> str:
-    expected, measured = worst.expected, format_rate(worst.rate.bytes_per_s)
-    if expected.is_fastest_link:
-        note = (
-            ""
-            if expected.proof is Confidence.MEDIUM
-            else ": a fault, unless they use another link or share one"
-        )
-        return (
-            f"{describe_messages(analysis, worst.rate)} reach {measured} of bus bandwidth; {expected.of} "
-            f"reaches {format_rate(expected.bytes_per_s)}{note}"
-        )
-    slow_rank_note = "" if rank is None else f": all slow groups contain rank {rank}, and no fast group does"
-    return (
-        f"{worst.rate.kind.value}s reach {measured} of bus bandwidth, but "
-        f"{format_rate(expected.bytes_per_s)} is expected "
-        f"({format_percent(worst.reached_ratio)}){slow_rank_note}"
-    )
 
 
 def _rate_confidence(analysis: RunAnalysis, worst: SlowGroup) -> Confidence:

@@ -2,7 +2,7 @@
 
 Messages are comparable if their kinds are equal or have the same bus bandwidth (all but gloo's
 reduce_scatter), and if their sizes are within a factor of four. Groups are compared with those of the
-baseline that span hosts like them: a loss between hosts is sharding_spans_nodes. Messages of unknown size are
+baseline that span hosts like them: a loss between hosts is ZP408. Messages of unknown size are
 compared with the baseline's by time and order, if both runs send equally many.
 
 Without a baseline, a group is compared with the job's other groups of its size, kind and span (within a

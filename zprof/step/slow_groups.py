@@ -16,7 +16,7 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats
 from zprof.analysis.group_roles import GroupRole, find_role
-from zprof.analysis.per_step import mean_wall_ns, measure_queueing_ns
+from zprof.analysis.per_step import mean_per_step, mean_wall_ns, measure_queueing_ns
 from zprof.analysis.signal import Fact, Untested, make_fact
 from zprof.analysis.time.collective_rows import group_rows_by_text, parse_group_ranks, select_kind
 from zprof.model.collectives import CollectiveKind
@@ -217,6 +217,23 @@ def select_slow_rows(analysis: RunAnalysis, finding: Finding) -> dict[int, float
             rows = rows.at(rows.texts("group").equals(*slow))
         found.update(dict.fromkeys(rows.row.tolist(), ratio))
     return found
+
+
+def find_unknown_sizes(reached: ReachedBandwidth) -> Untested | None:
+    """Return why no bandwidth is known if much of the step is exposed in transfers."""
+    analysis = reached.analysis
+    exposed_ns = mean_per_step(analysis, float(analysis.collectives.ints("exposed_transfer_ns").sum()))
+    if exposed_ns < MIN_UNTESTED_RATIO * mean_wall_ns(analysis) or measure_group_rates(reached):
+        return None  # what was measured is mostly latency
+    if not (analysis.collectives.ints("bytes") > 0).any():
+        return Untested(
+            reason="the recording does not say how many bytes the collectives move",
+            remedy="pass a baseline on the same link, or record with torch 2.2 or newer",
+        )
+    return Untested(
+        reason="no collective was matched on all of its ranks, so how long its bytes take is unknown",
+        remedy="record all ranks in the same steps",
+    )
 
 
 def find_unvouched_links(analysis: RunAnalysis, comparison: LinkComparison) -> Untested | None:

@@ -33,11 +33,11 @@ _SHARDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 _LOW_RATIO = 0.5
 #: Minimum share of the step that is exposed.
 _MIN_STEP_RATIO = 0.05
-#: Bandwidth within a host if none was recorded, and how many times as fast a host then is at least.
-WITHIN_HOST_BYTES_PER_S = 20e9
+#: Bandwidth within a host if none was recorded: without NVLink (a PCIe 4.0 x16 slot), and with NVLink of
+#: A100s and H100s (nccl-tests).
+WITHIN_HOST_BYTES_PER_S, _NVLINK_BYTES_PER_S = 20e9, (230e9, 360e9)
+#: How many times as fast a host then is at least.
 _ASSUMED_TIMES = 2.0
-#: Within a host without NVLink (a PCIe 4.0 x16 slot), and with NVLink of A100s and H100s (nccl-tests).
-_PCIE_BYTES_PER_S, _NVLINK_BYTES_PER_S = 20e9, (230e9, 360e9)
 
 
 class SlowSharding(Struct, frozen=True, kw_only=True):
@@ -197,7 +197,7 @@ def find_spanning_shards(analysis: RunAnalysis) -> SpanningShards | None:
     inside = bandwidth_within_hosts(
         (analysis,), CollectiveKind.ALL_GATHER, float(np.median(own_rows.ints("bytes")))
     )
-    slow = _PCIE_BYTES_PER_S if seen < _LOW_RATIO * _PCIE_BYTES_PER_S else _NVLINK_BYTES_PER_S[0]
+    slow = WITHIN_HOST_BYTES_PER_S if seen < _LOW_RATIO * WITHIN_HOST_BYTES_PER_S else _NVLINK_BYTES_PER_S[0]
     within = (inside, inside) if inside else (slow, _NVLINK_BYTES_PER_S[1])
     if seen >= _LOW_RATIO * within[0]:
         return None
