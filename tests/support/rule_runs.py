@@ -1,4 +1,4 @@
-"""Analyses for tests of rules, what rules answer to them, and walls and sums that a float holds exactly."""
+"""Analyses for tests of causes, what causes answer to them, and walls and sums that a float holds exactly."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,6 @@ from zprof.diagnosis.find_causes import ask
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.model.hang import Hang
-from zprof.rules.rule import RuleCheck
 
 #: Makes an analysis when a test asks for it.
 Run = Callable[[], RunAnalysis]
@@ -33,30 +32,24 @@ def run_of(plan: Scenario | None = None, **fields: Any) -> RunAnalysis:
     return _runs[key]
 
 
-def found(rule: RuleCheck | Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> Finding:
-    """Return the finding of a rule that must have one."""
-    answer = _ask(rule, analysis, baseline)
+def found(cause: Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> Finding:
+    """Return the finding of a cause that must have one."""
+    answer = ask(cause, analysis, baseline)
     assert isinstance(answer, Finding), answer
     return answer
 
 
-def _ask(
-    rule: RuleCheck | Cause, analysis: RunAnalysis, baseline: RunAnalysis | None
-) -> Finding | Gap | None:
-    return ask(rule, analysis, baseline) if isinstance(rule, Cause) else rule(analysis, baseline)
-
-
-def judged(rule: RuleCheck | Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> str | None:
+def judged(cause: Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> str | None:
     """Return "high", "medium" or "low" for a finding, "gap" if it was not tested, None if it is not there."""
-    answer = _ask(rule, analysis, baseline)
+    answer = ask(cause, analysis, baseline)
     return (
         answer.confidence.value if isinstance(answer, Finding) else "gap" if isinstance(answer, Gap) else None
     )
 
 
-def fires(rule: RuleCheck | Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> bool:
-    """Return whether the rule has a finding."""
-    return isinstance(_ask(rule, analysis, baseline), Finding)
+def fires(cause: Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> bool:
+    """Return whether the cause has a finding."""
+    return isinstance(ask(cause, analysis, baseline), Finding)
 
 
 def values(finding: Finding, unit: str) -> list[float]:

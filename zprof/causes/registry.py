@@ -13,7 +13,7 @@ import zprof.causes
 from zprof.causes.cause import Cause, Need
 from zprof.model.cause_index import read_index
 
-_SHARED = frozenset({"cause", "fix", "memory_signal", "registry", "stuck", "wait_fixes"})
+_SHARED = frozenset({"cause", "fix", "lateness", "memory_signal", "registry", "stuck", "wait_fixes"})
 
 
 @cache
@@ -28,9 +28,6 @@ def load_causes(has: frozenset[Need] = frozenset(Need)) -> Mapping[str, Cause]:
     """Load the causes by name, in the order of their ids, of which a run has all needs; by default all."""
     known = {entry.name: entry.needs for entry in read_index()}
     loaded = [load_cause(name) for name in list_names() if has.issuperset(known.get(name, ()))]
-    from zprof.rules.registry import list_old  # OLD
-
-    loaded += [each for each in list_old() if each.name not in list_names()]  # OLD
     usable = [cause for cause in loaded if has.issuperset(cause.needs)]
     return {cause.name: cause for cause in sorted(usable, key=lambda cause: cause.id)}
 

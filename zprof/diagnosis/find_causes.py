@@ -29,7 +29,6 @@ from zprof.diagnosis.claims import change_saving, split_savings
 from zprof.diagnosis.price import drop_explained, list_gains, move_after_stalls, price_finding
 from zprof.model.findings import Confidence, Finding, SavingNote, Severity
 from zprof.model.gaps import Gap, GapKind
-from zprof.rules.counterfactual.findings import find_by_replay
 from zprof.step.predict import PlayedStep, widen_gains
 
 #: Minimum gain, as a share of the step, and steps, for high confidence in a cause that only the step shows.
@@ -120,7 +119,6 @@ def _price_answers(
         if cause.name not in sure and not cause.outranks_signs
         if isinstance(seen := look_at_step(step, cause), Finding)
     }
-    added |= {f.cause: f for f in find_by_replay(step.analysis, step, known)}  # OLD
     kept = [finding for finding in known if finding.cause not in added]
     played = {each.finding.cause for each in priced if each.finding is not None and each.is_played}
     findings = drop_explained(step, [*kept, *added.values()], causes)

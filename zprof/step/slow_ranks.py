@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 
 import numpy as np
+from msgspec import Struct
 
+from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s
+from zprof.step.calls import measure_loading_ns
 from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph, step_places
 
 #: Minimum excess of a step over the typical step, in deviations.
@@ -13,6 +16,57 @@ _DEVIATIONS = 5.0
 _HOST_RATIO, _DEVICE_RATIO = 0.03, 0.01
 #: Minimum share of the largest excess: single host stalls have varying lengths.
 _ALIKE_RATIO = 2 / 3
+#: Minimum share of the steps after the first in which the same rank stands out.
+_SAME_RANK_RATIO = 0.8
+
+
+class SteadyRank(Struct, frozen=True, kw_only=True):
+    """A rank that is slow in nearly all steps: its place in the graph, and the number of those steps.
+
+    ``excess_ns``: its excess over the typical rank in the median step.
+    """
+
+    place: int
+    rank: int
+    steps: int
+    excess_ns: float
+
+
+def find_steady_rank(analysis: RunAnalysis, graph: Graph) -> SteadyRank | None:
+    """Find the rank whose excess is similar in nearly all steps; None if there is none, or it is unknown."""
+    if not _are_comparable(analysis, graph):
+        return None
+    excess = find_excess(graph, measure_loading_ns(analysis, graph))
+    cells = mark_recurring(excess)
+    per_rank = cells[:, 1:].sum(axis=1)
+    place = int(np.argmax(per_rank))
+    if cells[place].sum() <= 1 or per_rank[place] < _SAME_RANK_RATIO * (graph.steps - 1):
+        return None
+    return SteadyRank(
+        place=place,
+        rank=graph.ranks[place].tasks.rank,
+        steps=int(per_rank[place]),
+        excess_ns=float(np.median(excess[place])),
+    )
+
+
+def measure_turns(analysis: RunAnalysis, graph: Graph) -> Floats:
+    """Measure the excess of steps in which ranks are slow in turn, by rank and step; 0 if it is unknown.
+
+    A rank that is slow in nearly all steps takes no turns.
+    """
+    if not _are_comparable(analysis, graph):
+        return np.zeros((len(graph.ranks), graph.steps))
+    turns = find_excess(graph, measure_loading_ns(analysis, graph), in_turn=True)
+    if (steady := find_steady_rank(analysis, graph)) is not None:
+        turns[steady.place] = 0.0
+    return turns
+
+
+def _are_comparable(analysis: RunAnalysis, graph: Graph) -> bool:
+    """Return True if all ranks, several steps, and which rank waits for which are known."""
+    is_complete = len(analysis.run.ranks_loaded) >= analysis.run.world_size
+    return len(graph.ranks) > 1 and is_complete and graph.steps > 1 and bool((graph.members > 1).any())
 
 
 def find_excess(graph: Graph, loading_ns: Mapping[int, Floats], *, in_turn: bool = False) -> Floats:

@@ -12,9 +12,10 @@ from tests.support.diagnoses import Diagnosed, base, planted
 from tests.support.rule_runs import claim
 from zprof.analysis.analysis import RunAnalysis
 from zprof.causes import comm_slows_compute
-from zprof.causes.cause import Cause, Observation, Sign, make_finding
+from zprof.causes.cause import Cause, Sign
 from zprof.causes.registry import load_causes
-from zprof.diagnosis.price import drop_explained, list_gains, price_finding
+from zprof.diagnosis.find_causes import look_at_step
+from zprof.diagnosis.price import drop_explained, price_finding
 from zprof.model.findings import Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.simulator.plan import Vendor
@@ -140,12 +141,8 @@ def test_the_part_of_a_slowdown_that_its_price_excludes_is_stated(
 def test_a_sentence_names_no_saving_beside_that_of_the_finding(name: str, tmp_path: Path) -> None:
     """The gain of the played step is evidence, and the range the one saving."""
     step = PlayedStep(analysis=planted(name, base(0), tmp_path).analysis)
-    cause = load_causes()[name]
-    assert cause.look_at_step is not None
-    seen = cause.look_at_step(step)
-    assert isinstance(seen, Observation)
-    finding = make_finding(step.analysis, cause, seen)
-    changed = [step.gain_ns(graph) for graph in seen.changed or ()]
-    gains = [gain for gain in changed or list_gains(step, finding, cause) if gain is not None]
-    assert max(gains) > 0
+    finding = look_at_step(step, load_causes()[name])
+    assert isinstance(finding, Finding)
+    gains = [each.value for each in finding.evidence if each.key == "replayed_saving"]
+    assert gains
     assert not [gain for gain in gains if format_ns(gain) in finding.sentence]

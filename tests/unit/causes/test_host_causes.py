@@ -13,6 +13,7 @@ from zprof.analysis.columns import Columns
 from zprof.analysis.time.host_time import is_short_of_processors
 from zprof.causes.allocator_retries import CAUSE as allocator_retries
 from zprof.causes.blocking_sync import CAUSE as blocking_sync
+from zprof.causes.cause import Cause
 from zprof.causes.cpu_bound_launch import CAUSE as cpu_bound_launch
 from zprof.causes.data_loader import CAUSE as data_loader
 from zprof.causes.offload_on_critical_path import CAUSE as offload_on_critical_path
@@ -20,7 +21,6 @@ from zprof.diagnosis.find_causes import ask
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import AllocatorCounters
-from zprof.rules.rule import RuleCheck
 
 STATE = {"to_host_bytes": 1 << 20, "to_device_bytes": 1 << 20}
 SYNCS = {"dry_syncs": 3}
@@ -42,7 +42,7 @@ LADDER = [
 
 @pytest.mark.parametrize(("rule", "always", "column", "share", "confidence"), LADDER)
 def test_at_a_threshold_and_below(
-    rule: RuleCheck, always: dict[str, float], column: str, share: float, confidence: Confidence
+    rule: Cause, always: dict[str, float], column: str, share: float, confidence: Confidence
 ) -> None:
     at = found(rule, hosts(**always, **{column: share * WALL_NS}))
     assert at.confidence == confidence
@@ -54,7 +54,7 @@ def test_at_a_threshold_and_below(
 
 @pytest.mark.parametrize(("rule", "always", "column", "share", "confidence"), LADDER[1::2])
 def test_one_rank_or_one_step_is_not_all(
-    rule: RuleCheck, always: dict[str, float], column: str, share: float, confidence: Confidence
+    rule: Cause, always: dict[str, float], column: str, share: float, confidence: Confidence
 ) -> None:
     healthy = hosts(**always)
     for chosen in (healthy.host.ints("rank") == 2, healthy.host.ints("step") == 3):
@@ -67,7 +67,7 @@ ONCE = [LADDER[place][:3] for place in (0, 2, 4, 7)]
 @pytest.mark.parametrize("steps", [2, 6])
 @pytest.mark.parametrize(("rule", "always", "column"), ONCE)
 def test_what_happens_once_is_neither_a_finding_nor_part_of_the_price(
-    rule: RuleCheck, always: dict[str, float], column: str, steps: int
+    rule: Cause, always: dict[str, float], column: str, steps: int
 ) -> None:
     """A profiler that starts, or a cold start."""
     quiet = hosts(steps=steps, **always)
@@ -80,7 +80,7 @@ def test_what_happens_once_is_neither_a_finding_nor_part_of_the_price(
 
 @pytest.mark.parametrize(("rule", "always", "column"), ONCE[:3])
 def test_in_a_single_step_the_longest_occurrence_proves_nothing(
-    rule: RuleCheck, always: dict[str, float], column: str
+    rule: Cause, always: dict[str, float], column: str
 ) -> None:
     longest = column.replace("_ns", "_largest_ns")
     assert judged(rule, hosts(steps=1, **always, **{column: 30 * MS, longest: 30 * MS})) == "gap"
@@ -204,7 +204,7 @@ HALF_STATES = [STATE | {column: (1 << 20) - 1} | ON_HOST for column in STATE]
         ),
     ],
 )
-def test_what_is_there_and_what_is_not_tested(rule: RuleCheck, run: Run, expected: str | None) -> None:
+def test_what_is_there_and_what_is_not_tested(rule: Cause, run: Run, expected: str | None) -> None:
     assert judged(rule, run()) == expected
 
 
@@ -223,7 +223,7 @@ def test_what_is_there_and_what_is_not_tested(rule: RuleCheck, run: Run, expecte
     ],
 )
 def test_transfer_and_copies_meanwhile_are_lost_too(
-    rule: RuleCheck, columns: dict[str, float], lost_ms: float
+    rule: Cause, columns: dict[str, float], lost_ms: float
 ) -> None:
     saving = found(rule, hosts(**({"on_device": False} | columns))).saving_ns
     assert saving == (0, pytest.approx(lost_ms * MS, abs=1))

@@ -18,10 +18,10 @@ from tests.support.diagnoses import (
 )
 from tests.support.rule_runs import found
 from zprof.causes.registry import load_causes
+from zprof.causes.straggler_rank import CAUSE as straggler_rank
 from zprof.diagnosis.diagnose import diagnose
 from zprof.diagnosis.find_causes import look_at_step
 from zprof.model.findings import Finding
-from zprof.rules.waiting.straggler_rank import straggler_rank
 from zprof.simulator.causes import NONE, TIGHT, plant
 from zprof.simulator.plan import AllocatorRetries, HostDelay, Network, SimulationPlan, Vendor
 from zprof.simulator.simulate import simulate

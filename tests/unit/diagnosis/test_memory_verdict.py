@@ -7,14 +7,14 @@ from tests.support.analyses import Scenario
 from tests.support.peaks import FACTS, MIB, gpu, memory_run, tenants, with_rank
 from tests.support.rule_runs import Run, claim, run_of
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.memory.largest_rank import LargestRank, find_largest_rank, is_worth, limit_confidence
+from zprof.analysis.memory.model_structure import read_sharding, saved_bytes
 from zprof.causes.registry import load_causes
 from zprof.diagnosis.diagnose import diagnose
 from zprof.diagnosis.verdict import Case, judge_memory
 from zprof.model.findings import Confidence
 from zprof.model.memory import AllocatorCounters, Basis, Memory
 from zprof.model.report import VerdictStatus as Status
-from zprof.analysis.memory.largest_rank import LargestRank, find_largest_rank, is_worth, limit_confidence
-from zprof.analysis.memory.model_structure import read_sharding, saved_bytes
 
 LARGE_BUFFERS = tenants(buffers=80)
 

@@ -1,4 +1,4 @@
-"""Find the rank, or the few ranks, that are busy longer than the others, and the reason.
+"""Find the rank, or the few ranks, that are busy longer than the others, what that costs, and the reason.
 
 The sum of compute, copies and idle time gives the cost of a delay. But if one part varies from step to step
 it hides the others: a host that sleeps 40 ms in each step is invisible in a sum whose compute varies by 100
@@ -7,7 +7,7 @@ comes from the ledger: the term in which the late rank exceeds the others. For i
 collectives at which it arrived last (:mod:`zprof.analysis.time.blame`) identify the host calls that took it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import comb, exp, lgamma, log, log1p
 
 import numpy as np
@@ -16,22 +16,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import get_clock_uncertainty_ns, max_noise_floor_ns
-from zprof.analysis.time.own_time import OwnTime, Table
-from zprof.analysis.time.own_work import (
-    ExtraOperator,
-    find_extra_operators,
-    locate_extra_operators,
-    locate_idle,
-    name_place,
+from zprof.analysis.columns import Columns, Floats, Groups
+from zprof.analysis.per_step import (
+    INSTANCE,
+    count_steps,
+    get_clock_uncertainty_ns,
+    max_noise_floor_ns,
+    mean_wall_ns,
+    select_steady_rows,
 )
-from zprof.analysis.time.program_lines import locate_loader
-from zprof.analysis.time.wait_groups import locate_host_waits
-from zprof.causes.fix import LOAD_AHEAD, choose_fix, is_on_cpu
-from zprof.model.findings import SourceLocation
-from zprof.model.formatting import printable, shorten
+from zprof.analysis.signal import Untested
+from zprof.analysis.time.own_time import OwnTime, Table, measure_own_time_with_idle
+from zprof.model.formatting import format_ns
 from zprof.model.time import LateReason
-from zprof.rules.evidence import Fact, make_fact
 
 _PARTS = ("compute", "copies", "idle")
 _ABOVE_NOISE = 3
@@ -50,6 +47,16 @@ _MAX_SIGNED_STEPS = 16
 _ROUNDING_RATIO = 1e-9
 #: Share of a delay, or of the waiting, that one reason must explain.
 _MAJORITY_RATIO = 0.5
+#: Minimum share of steps in which a late rank is the latest, and minimum cost as a share of the step: to be
+#: seen, and for more than low confidence.
+_LAST_RATIO, _MIN_STEP_RATIO, MIN_SURE_COST_RATIO = 0.60, 0.02, 0.05
+#: If a delay of this share of the step would be lost in the noise, a run is not reported as free of late
+#: ranks.
+_UNSEEN_RATIO = 0.10
+#: Steps in which all ranks can be compared, at least.
+_MIN_STEPS = 3
+#: Reasons that can be identified from the host's calls.
+_HOST_REASONS = (LateReason.DATA, LateReason.ALLOCATOR, LateReason.SYNC)
 
 
 class Suspect(Struct, frozen=True, kw_only=True):
@@ -201,172 +208,163 @@ def _chance_by_order(own: OwnTime, chosen: npt.NDArray[np.bool_]) -> float:
     return min(1.0, comb(len(chosen), late) / comb(len(chosen) * steps, late * steps))
 
 
-#: Reasons that can be identified from the host's calls.
-_HOST_REASONS = (LateReason.DATA, LateReason.ALLOCATOR, LateReason.SYNC)
-_MAX_OPERATOR_NAME = 60
+class CausedWaits(Struct, frozen=True, kw_only=True):
+    """The waits that late ranks cause, in ns per step.
 
-REASON_TEXT: Mapping[LateReason, str] = {
-    LateReason.COMPUTE: "its compute takes longer",
-    LateReason.MEMCPY: "its copies take longer",
-    LateReason.DATA: "its data arrives late",
-    LateReason.ALLOCATOR: "its allocator blocks it",
-    LateReason.SYNC: "its host waits for the device",
-    LateReason.HOST: "its host stalls",
-}
+    ``bound_ns``: the maximum gain of the median waiting rank per step without the late ones. It includes
+    hidden waiting: the median over steps, or their mean without the first collective of the window if that is
+    more. ``caused_ns``: wait caused, as elsewhere in the report (``Blame`` of :mod:`zprof.model.time`):
+    exposed, per step, the mean of the ``ranks`` that waited. ``caused_hidden_too_ns`` includes the part
+    hidden by compute.
+    """
 
-_REASON_FIXES: Mapping[LateReason, str] = {
-    LateReason.COMPUTE: "compare its device with a healthy rank's: clocks, temperature, power cap, ECC\n"
-    "  nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE,ECC\n"
-    "if it runs more or larger operators, not slower ones: give ranks equal tokens, not equal samples",
-    LateReason.MEMCPY: "check its PCIe link (width, generation), and pin the host memory\n"
-    "  DataLoader(..., pin_memory=True); tensor.to(device, non_blocking=True)",
-    LateReason.ALLOCATOR: "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
-    "no torch.cuda.empty_cache() in the loop; that rank has less free memory than the others",
-    LateReason.SYNC: "no .item(), .cpu(), print(tensor) on only one rank (logging on rank 0)\n"
-    "  if step % 100 == 0: log(loss.detach())",
-    LateReason.HOST: "check what differs on its host: other processes on its cores, CPU clocks, logging, "
-    "checkpoints\n  numactl --cpunodebind=N --membind=N python train.py",
-}
-
-#: What differs if the rank computes on its processors.
-_CPU_REASON_FIXES: Mapping[LateReason, str] = {
-    LateReason.COMPUTE: "compare its host with a healthy rank's: other processes on its cores, clocks\n"
-    "  top; OMP_NUM_THREADS; numactl --cpunodebind=N --membind=N python train.py\n"
-    "if it runs more or larger operators, not slower ones: give ranks equal tokens, not equal samples",
-    LateReason.MEMCPY: "check what it copies between its own tensors, and on which memory node they lie\n"
-    "  numactl --cpunodebind=N --membind=N python train.py",
-    LateReason.ALLOCATOR: "find what allocates and frees large tensors in each step of that rank\n"
-    "keep them, or use an allocator that caches (LD_PRELOAD of jemalloc or tcmalloc)",
-}
+    bound_ns: float
+    caused_ns: float
+    caused_hidden_too_ns: float
+    ranks: int
 
 
-#: Reasons that operators of its own explain better.
-_REASONS_OF_WORK = frozenset({LateReason.COMPUTE, LateReason.MEMCPY, LateReason.HOST})
-_EXTRA_TEXT = "it runs operators that the others run less often"
-_EXTRA_FIX = (
-    "rank {rank} runs {operators} more often than the others\n"
-    "give all ranks the same work: logging or evaluation on one rank only (if rank == 0: ...), a branch\n"
-    "that depends on the data, batches of unequal length or number, or a larger part of the model\n"
-    "what one rank must do goes out of the step: in a thread, every N steps, or between epochs"
-)
-_EXTRA_DISPROOF = (
-    "leave out what only this rank runs and record again: if it is still late, these operators are not the "
-    "reason"
-)
-_LINE_FIX = (
-    "{place} takes {share:.0%} of its time without an operator, beyond what the other ranks spend there\n"
-    "move that out of the step: into a thread, every N steps, or to all ranks alike"
-)
+def measure_waits(analysis: RunAnalysis, late: tuple[int, ...]) -> CausedWaits:
+    """Return the waiting in collectives at which one of the ``late`` ranks arrived last.
 
-
-QUEUE_TEXT = "its thread waits for a processor that other threads use"
-_QUEUE_FIX = (
-    "look for other processes on the cores of rank {rank}, and for more threads than cores: top -H\n"
-    "give each rank its own cores: torchrun --numa-binding=node, taskset, numactl --physcpubind=...\n"
-    "OMP_NUM_THREADS and the workers of all loaders together at most the cores per rank"
-)
-_QUEUE_DISPROOF = (
-    "record again while nothing else runs on the machine: a rank that is still late has another reason"
-)
-
-
-class Lateness(Struct, frozen=True, kw_only=True):
-    """Why ranks are late, and what to do: the reason in words, fix, experiment, line, further evidence."""
-
-    text: str
-    fix: str
-    disprove: str
-    location: SourceLocation | None
-    evidence: tuple[Fact, ...] = ()
-
-
-def explain_queue(suspect: Suspect) -> Lateness:
-    """Return what to do about a rank whose thread waits for a processor."""
-    return Lateness(
-        text=QUEUE_TEXT,
-        fix=_QUEUE_FIX.format(rank=suspect.rank),
-        disprove=_QUEUE_DISPROOF,
-        location=None,
-        evidence=(make_fact("processor_wait_per_step/excess", suspect.queued_ns, rank=suspect.rank),),
+    If there are many groups, few have a late rank. The others wait for ranks that it delayed.
+    """
+    rows = analysis.collectives
+    rows = rows.at(rows.bools("matched") & (rows.ints("group_size") != 1))
+    instances, is_late = Groups(rows.ints(INSTANCE)), np.isin(rows.ints("rank"), late)
+    last = np.lexsort((-rows.ints("start_ns"), instances.codes))[instances.starts]
+    is_blamed, is_met = is_late[last][instances.codes], instances.max(is_late)[instances.codes]
+    passed_on = np.isin(rows.ints("origin_rank"), late) & ~is_met
+    waiting = rows.at((is_blamed | passed_on) & ~is_late)
+    steady = waiting.at(~waiting.bools("first_of_window"))
+    steps = max(1, count_steps(analysis))
+    each, rest = _median_wait_per_step(waiting), _median_wait_per_step(steady)
+    typical = float(np.median([*each, *[0.0] * (steps - len(each))])) if len(each) else 0.0
+    caused = analysis.collectives
+    is_caused = np.isin(caused.ints("blamed_rank"), late) & ~np.isin(caused.ints("rank"), late)
+    caused = caused.at(is_caused & (caused.ints("wait_ns") > 0))
+    ranks = len(np.unique(caused.ints("rank")))
+    return CausedWaits(
+        bound_ns=max(typical, float(rest.sum()) / steps),
+        caused_ns=float(caused.ints("exposed_wait_ns").sum()) / (steps * max(1, ranks)),
+        caused_hidden_too_ns=float(caused.ints("wait_ns").sum()) / (steps * max(1, ranks)),
+        ranks=ranks,
     )
 
 
-def explain_lateness(
-    analysis: RunAnalysis, reason: LateReason, ranks: Sequence[int], delay_ns: float
-) -> Lateness:
-    """Return why ranks are late by ``delay_ns`` per step; the first one is compared with the others."""
-    extra = find_extra_operators(analysis.source, analysis.tracks, ranks, delay_ns)
-    facts = [fact for place, each in enumerate(extra, 1) for fact in _make_extra_facts(ranks[0], place, each)]
-    if extra and reason in _REASONS_OF_WORK:
-        operators = ", ".join(_name_operator(each) for each in extra)
-        return Lateness(
-            text=_EXTRA_TEXT,
-            fix=_EXTRA_FIX.format(rank=ranks[0], operators=operators),
-            disprove=_EXTRA_DISPROOF,
-            location=locate_extra_operators(analysis.source, analysis.tracks, ranks, extra),
-            evidence=tuple(facts),
+def _median_wait_per_step(rows: Columns) -> Floats:
+    """Return the median wait of the waiting ranks, by step."""
+    each = rows.group_by("step", "rank")
+    return Groups(rows.ints("step")[each.first]).median(each.sum(rows.ints("wait_ns")))
+
+
+class LateRank(Struct, frozen=True, kw_only=True):
+    """A late rank, the waits that it causes, and the reason."""
+
+    suspect: Suspect
+    waits: CausedWaits
+    reason: LateReason
+    wall_ns: float
+
+    @property
+    def cost_ns(self) -> float:
+        """The cost to the others; for a part of the own time, at most the lengthening of the step."""
+        cost = min(self.suspect.delay_ns, self.waits.bound_ns)
+        return min(cost, self.suspect.beyond_ns) if self.suspect.part else cost
+
+
+def list_late_ranks(analysis: RunAnalysis, own: OwnTime) -> list[LateRank]:
+    """Return the latest rank by its total own time, and by each part, if it costs the others time.
+
+    It may still be chance.
+    """
+    suspects = (find_suspect(analysis, own), *find_suspects_by_part(analysis, own))
+    measured = (_measure_late_rank(analysis, own, suspect) for suspect in suspects)
+    return [late for late in measured if _is_seen(late)]
+
+
+def _measure_late_rank(analysis: RunAnalysis, own: OwnTime, suspect: Suspect) -> LateRank:
+    """Measure what a suspect costs the others, and the reason of its delay."""
+    place = own.ranks.index(suspect.rank)
+    return LateRank(
+        suspect=suspect,
+        waits=measure_waits(analysis, suspect.named),
+        reason=find_reason(
+            analysis,
+            suspect.named,
+            compute_ns=float(np.median(own.compute[:, place])),
+            copies_ns=float(np.median(own.copies[:, place])),
+            idle_ns=float(np.median(own.idle[:, place])),
+        ),
+        wall_ns=mean_wall_ns(analysis),
+    )
+
+
+def _is_seen(late: LateRank) -> bool:
+    """Return True if a rank is late and costs the others time; it may still be chance."""
+    suspect = late.suspect
+    is_late = suspect.delay_ns > suspect.floor_ns and suspect.last_ratio >= _LAST_RATIO
+    return is_late and late.cost_ns >= _MIN_STEP_RATIO * late.wall_ns
+
+
+def find_doubts(analysis: RunAnalysis, own: OwnTime, seen: Sequence[LateRank]) -> Untested | None:
+    """Return why late ranks cannot be ruled out, None if one above low confidence would have shown."""
+    doubtful = [late.suspect for late in seen if late.cost_ns >= MIN_SURE_COST_RATIO * late.wall_ns]
+    if doubtful:
+        suspect = doubtful[0]
+        what = f"by {suspect.part} alone " if suspect.part else ""
+        return Untested(
+            reason=f"rank {suspect.rank} is {what}{format_ns(suspect.delay_ns)} late in the median step, "
+            f"which over {suspect.steps} steps may be chance",
+            remedy="record more steps",
         )
-    fix, location = choose_late_fix(analysis, reason), None
-    if reason is not LateReason.HOST:
-        location = locate_late(analysis, reason, ranks)
-    elif (idle := locate_idle(analysis.source, analysis.tracks, ranks)) is not None:
-        fix = _LINE_FIX.format(place=name_place(idle.location), share=idle.share)
-        location = idle.location
-    return Lateness(
-        text=REASON_TEXT[reason],
-        fix=fix,
-        disprove=_choose_disproof(analysis, reason),
-        location=location,
-        evidence=tuple(facts),
+    idle = measure_own_time_with_idle(analysis)
+    if not own.is_host_known and _is_seen(_measure_late_rank(analysis, idle, find_suspect(analysis, idle))):
+        return Untested(
+            reason="a rank is idle while others wait for it, and it is unknown if its host is slower than "
+            "theirs",
+            remedy="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on all ranks",
+        )
+    unseen_ns = find_suspect(analysis, own).error_ns
+    if unseen_ns <= _UNSEEN_RATIO * mean_wall_ns(analysis):
+        return None
+    return Untested(
+        reason=f"steps differ so much that a rank late by less than {format_ns(unseen_ns)} would not be "
+        "visible",
+        remedy="record more steps, or on a quieter machine",
     )
 
 
-def _name_operator(operator: ExtraOperator) -> str:
-    return shorten(printable(operator.name), _MAX_OPERATOR_NAME)
+def find_missing_ranks(analysis: RunAnalysis) -> Untested | None:
+    """Return why ranks cannot be compared: ranks or matched steps are missing; None if there are enough."""
+    if len(analysis.run.ranks_loaded) < analysis.run.world_size:
+        # Complete groups do not help: a rank that is late there may only pass on a delay.
+        return Untested(
+            reason="ranks are missing, so the rank that arrived last is unknown",
+            remedy="record or import all ranks",
+        )
+    rows = select_steady_rows(analysis)
+    matched = rows.at(rows.bools("matched"))
+    met = Groups(matched.ints("step"), matched.ints(INSTANCE))
+    met_steps = matched.ints("step")[met.first[met.count_distinct(matched.ints("rank")) >= 2]]
+    ranks = analysis.steps.ints("rank")
+    alike = analysis.steps.group_by("step").count_distinct(ranks) == len(np.unique(ranks))
+    steps = min(len(np.unique(met_steps)), int(alike.sum()))
+    if steps >= _MIN_STEPS:
+        return None
+    return Untested(
+        reason=f"collectives of all ranks were matched in only {steps} steps, but {_MIN_STEPS} are needed",
+        remedy="record more steps",
+    )
 
 
-def _make_extra_facts(rank: int, place: int, operator: ExtraOperator) -> list[Fact]:
-    name = _name_operator(operator)
-    return [
-        make_fact("extra_operator_{place}_per_step", operator.count, rank=rank, place=place, operator=name),
-        make_fact("others_operator_{place}_per_step", operator.others_count, place=place, operator=name),
-    ]
-
-
-def choose_late_fix(analysis: RunAnalysis, reason: LateReason) -> str:
-    """Return what to change for a rank that is late for this reason, as it applies to the run's devices."""
-    if reason is LateReason.DATA:
-        loader = choose_fix(analysis, LOAD_AHEAD).splitlines()[0]
-        return f"{loader}\ncheck that rank's storage, and any work that only it does per batch"
-    return (is_on_cpu(analysis) and _CPU_REASON_FIXES.get(reason)) or _REASON_FIXES[reason]
-
-
-def locate_late(analysis: RunAnalysis, reason: LateReason, ranks: Sequence[int]) -> SourceLocation | None:
-    """Return the line of these ranks' program that makes them late, if the reason is one in the program."""
-    if reason is LateReason.DATA:
-        return locate_loader(analysis.source, ranks)
-    if reason is LateReason.SYNC:
-        return locate_host_waits(analysis, ranks)
-    idle = locate_idle(analysis.source, analysis.tracks, ranks) if reason is LateReason.HOST else None
-    return idle.location if idle is not None else None
-
-
-_DISPROOFS: Mapping[LateReason, str] = {
-    LateReason.COMPUTE: "swap this rank's device with another rank's and record again: if the delay follows "
-    "the device, the device is slow; if it moves with the rank, its work is",
-    LateReason.DATA: "train on one batch kept in memory and record again: if the rank is still late, "
-    "data is not the cause",
-}
-_DISPROOF = (
-    "move this rank to another host and record again: if the delay stays with the host, the host is slow; "
-    "if it moves with the rank, its program is"
-)
-
-
-def _choose_disproof(analysis: RunAnalysis, reason: LateReason) -> str:
-    if reason is LateReason.COMPUTE and is_on_cpu(analysis):
-        return _DISPROOF
-    return _DISPROOFS.get(reason, _DISPROOF)
+def is_delay_passed_on(analysis: RunAnalysis, late: tuple[int, ...]) -> bool:
+    """Return True if most of the waiting that the ranks are blamed for started on another rank."""
+    rows = select_steady_rows(analysis)
+    blamed = rows.at(np.isin(rows.ints("blamed_rank"), late))
+    wait_ns = blamed.ints("wait_ns")
+    elsewhere = wait_ns[~np.isin(blamed.ints("origin_rank"), late)].sum()
+    return bool(elsewhere > wait_ns.sum() / 2)
 
 
 def find_reason(

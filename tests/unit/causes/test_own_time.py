@@ -12,8 +12,8 @@ from tests.support.rule_runs import found, judged
 from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.analysis.time.own_time import measure_own_time
-from zprof.rules.waiting.rotating_straggler import rotating_straggler
-from zprof.rules.waiting.straggler_rank import straggler_rank
+from zprof.causes.rotating_straggler import CAUSE as rotating_straggler
+from zprof.causes.straggler_rank import CAUSE as straggler_rank
 from zprof.run.reader import load
 
 LATE = 1

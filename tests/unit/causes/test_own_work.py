@@ -9,11 +9,11 @@ from tests.support.rule_runs import found
 from zprof.analysis.analysis import RunAnalysis, analyse
 from zprof.causes.cpu_bound_launch import CAUSE as cpu_bound_launch
 from zprof.causes.data_loader import is_loading_as_long
+from zprof.causes.straggler_rank import CAUSE as straggler_rank
 from zprof.diagnosis.find_causes import ask
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
-from zprof.rules.waiting.straggler_rank import straggler_rank
 from zprof.run.manifest import RunManifest
 from zprof.run.reader import load
 from zprof.run.writer import RankWriter

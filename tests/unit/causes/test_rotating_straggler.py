@@ -19,7 +19,7 @@ from tests.support.rule_runs import (
 )
 from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
-from zprof.rules.waiting.rotating_straggler import rotating_straggler
+from zprof.causes.rotating_straggler import CAUSE as rotating_straggler
 
 TURNS = [0, 1, 2, 3, 0, 1, 2, 3]
 

@@ -23,11 +23,18 @@ from tests.support.rule_runs import (
 from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Groups
+from zprof.analysis.time.late_ranks import (
+    Suspect,
+    find_reason,
+    find_suspect,
+    measure_waits,
+    noise_floor_of_delay_ns,
+)
 from zprof.analysis.time.own_time import OwnTime
+from zprof.causes.straggler_rank import CAUSE as straggler_rank
+from zprof.diagnosis.find_causes import ask
 from zprof.model.findings import Finding
 from zprof.model.time import LateReason
-from zprof.rules.waiting.late_ranks import Suspect, find_reason, find_suspect, noise_floor_of_delay_ns
-from zprof.rules.waiting.straggler_rank import measure_waits, straggler_rank
 
 LATE = Scenario(delay_ms={1: 40})
 
@@ -159,7 +166,7 @@ def test_a_lost_row_neither_accuses_nor_hides_a_rank(rank: int) -> None:
         lost = replace(
             analysis, collectives=changed(rows, sequence=rows.ints("sequence") - (rows.ints("rank") == rank))
         )
-        assert straggler_rank(lost, None) == straggler_rank(analysis, None)
+        assert ask(straggler_rank, lost) == ask(straggler_rank, analysis)
 
 
 def test_a_rank_that_is_left_alone_in_its_collectives_is_not_tested() -> None:

@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-import zprof.rules
+import zprof.causes
 from tests.support.diagnoses import base, diagnosed
 from tests.support.rule_runs import run_of
 from tests.support.tables import changed
+from zprof.causes.cause import Need
 from zprof.causes.cpu_bound_launch import choose_launch_fix
 from zprof.causes.fix import choose_fix, measure_sizes
+from zprof.causes.lateness import REASON_TEXT, choose_late_fix
 from zprof.causes.sharding_spans_nodes import CAUSE as sharding_spans_nodes
 from zprof.causes.wait_fixes import choose_wait_fix
-from zprof.rules.waiting.late_ranks import REASON_TEXT, choose_late_fix
+from zprof.model.cause_index import read_index
 from zprof.simulator.causes import PLANTS, plant
 from zprof.simulator.plan import Vendor
 
@@ -24,25 +26,13 @@ GPU_WORDS = re.compile(
 )
 #: Why a rank can be late by itself.
 REASONS = tuple(REASON_TEXT)
-RULES = Path(zprof.rules.__file__).parent
-#: Rules that fire on devices only: their memory, their streams, a step that is replayed.
-ON_DEVICES_ONLY = frozenset(
-    {
-        "allocator_retries",
-        "compute_blocks_comm",
-        "findings",
-        "fragmentation",
-        "history_verdict",
-        "largest_rank",
-        "message_findings",
-        "out_of_memory",
-        "outside_allocator",
-    }
+CAUSES = Path(zprof.causes.__file__).parent
+#: Causes that are found on devices only, or in dumps of NCCL's flight recorder.
+NEVER_ON_PROCESSORS = frozenset(
+    entry.name for entry in read_index() if {Need.DEVICE, Need.HANG}.intersection(entry.needs)
 )
-#: No advice: what names of kernels, of calls and of rows of evidence are, and what to record.
-NO_ADVICE = frozenset(
-    {"evidence", "fixes", "half_precision_saving", "idle_time", "step_edits", "straggler_rank"}
-)
+#: Causes that only snapshots or the played step of a device show; what to record instead is no advice.
+EXEMPT = frozenset({"compute_blocks_comm", "latency_bound_collectives", "out_of_memory", "straggler_rank"})
 
 
 #: These fixes differ on a CPU; the others run with the slow tests.
@@ -69,9 +59,9 @@ def test_choosers_of_fixes_know_cpu_ranks() -> None:
     assert not GPU_WORDS.findall("\n".join(texts))
 
 
-@pytest.mark.parametrize("path", sorted(RULES.rglob("*.py")), ids=lambda path: path.stem)
-def test_a_rule_with_advice_for_gpus_asks_for_the_device(path: Path) -> None:
-    """A new rule either has nothing that only GPUs have, or chooses, or cannot fire on a CPU."""
+@pytest.mark.parametrize("path", sorted(CAUSES.glob("*.py")), ids=lambda path: path.stem)
+def test_a_cause_with_advice_for_gpus_asks_for_the_device(path: Path) -> None:
+    """A new cause either has nothing that only GPUs have, or chooses, or cannot fire on a CPU."""
     tree = ast.parse(path.read_text())
     docstrings = {
         id(node.body[0].value)
@@ -87,4 +77,4 @@ def test_a_rule_with_advice_for_gpus_asks_for_the_device(path: Path) -> None:
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     words = [word for text in texts for word in GPU_WORDS.findall(text)]
     chooses = not names.isdisjoint({"is_on_cpu", "has_device"}) or "_GLOO_FIXES" in names
-    assert not words or chooses or path.stem in ON_DEVICES_ONLY | NO_ADVICE, words
+    assert not words or chooses or path.stem in NEVER_ON_PROCESSORS | EXEMPT, words

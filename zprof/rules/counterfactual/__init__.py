@@ -1,1 +1,0 @@
-"""Replay the measured step without a cause, to estimate savings and to find further causes."""

@@ -1,1 +1,0 @@
-"""Rules about ranks that wait for other ranks."""
