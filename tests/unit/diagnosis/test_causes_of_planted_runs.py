@@ -143,7 +143,7 @@ def test_profilers_that_start_apart_are_no_late_ranks(tmp_path: Path) -> None:
 def test_one_rank_of_four_proves_it(cause: str, tmp_path: Path) -> None:
     plan = base(1)
     job = diagnosed(replace(plant(plan, cause, 1.0), missing=(0, 1, 3)), tmp_path / "job")
-    finding = next(finding for finding in job.sure if finding.cause == cause.value)
+    finding = next(finding for finding in job.sure if finding.cause == cause)
     low, high = finding.saving_ns
     assert 0 < low <= true_saving_ns(cause, plan, tmp_path) <= high
 
@@ -153,12 +153,12 @@ def test_on_a_cpu_padding_is_found_beside_a_baseline_only(tmp_path: Path) -> Non
     """Operators that pad are slow there where nothing is padded, too."""
     cause, plan = "uneven_shapes", base(9, GLOO)
     job = planted_beside_healthy(cause, plan, tmp_path / "both")
-    finding = next(finding for finding in job.sure if finding.cause == cause.value)
+    finding = next(finding for finding in job.sure if finding.cause == cause)
     assert finding.confidence == "medium"
     assert finding.saving_ns[0] <= true_saving_ns(cause, plan, tmp_path) <= finding.saving_ns[1]
     alone = diagnose(job.analysis)
-    assert cause.value not in {finding.cause for finding in alone.findings}
-    assert any(cause.value in gap.what for gap in alone.gaps)
+    assert cause not in {finding.cause for finding in alone.findings}
+    assert any(cause in gap.what for gap in alone.gaps)
 
 
 LATE = {
