@@ -18,9 +18,12 @@ from collections.abc import Sequence
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.memory.largest_rank import MISSING_DEVICE, find_largest_rank
-from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.signal import Untested, make_fact
-from zprof.analysis.time.host_time import find_worst_rank_mean, mean_of_recurring
+from zprof.analysis.time.allocator_calls import (
+    AllocatorCalls,
+    find_worst_counters,
+    read_allocator_calls,
+)
 from zprof.causes.cause import Cause, Need, Observation, Signal
 from zprof.causes.fix import Fix
 from zprof.model.findings import Confidence, Finding, Severity
@@ -88,67 +91,47 @@ CAUSE = Cause(
 @CAUSE.detect
 def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Untested | None:
     """Return a signal if the allocator had to free its cache to continue."""
-    rows, counters = analysis.host, _find_worst_counters(analysis)
-    shows_calls = len(rows) and (rows.bools("on_device") & rows.bools("launches_seen")).all()
-    if shows_calls and (signal := _read_calls(analysis, (counters and counters.retries) or 0)) is not None:
-        return signal
+    calls, counters = read_allocator_calls(analysis), find_worst_counters(analysis)
+    if calls and (calls.frees or calls.lost_ratio >= _MIN_STEP_RATIO):
+        return _judge_calls(analysis, calls, (counters.retries or 0) if counters else 0)
     if counters and (counters.retries or counters.ooms):
-        return _read_counters(analysis, counters)
-    if shows_calls or counters:
+        return _judge_counters(analysis, counters)
+    if calls or counters:
         return None
     largest = find_largest_rank(analysis)
     return MISSING_DEVICE if largest and largest.on_gpu else None
 
 
-def _find_worst_counters(analysis: RunAnalysis) -> AllocatorCounters | None:
-    """Return the counters of the device with the most retries, None if no device has counters."""
-    largest = find_largest_rank(analysis)
-    counters = [entry for entry in analysis.memory.counters if entry.device != "cpu"]
-    if largest is None or not largest.on_gpu or not any(entry.retries is not None for entry in counters):
-        return None
-    return max(counters, key=lambda entry: (entry.retries or 0, entry.ooms or 0))
-
-
-def _read_calls(analysis: RunAnalysis, retries: int) -> Signal | None:
-    """Return a signal if the rank that loses the most time frees memory, or loses much by allocating it."""
-    slowest, _ = find_worst_rank_mean(analysis, "allocator_ns")
-    most_freeing, _ = find_worst_rank_mean(analysis, "gives")
-    rank = slowest if analysis.host.ints("allocator_ns").any() else most_freeing
-    rows, wall_ns = analysis.host.at(analysis.host.ints("rank") == rank), mean_wall_ns(analysis)
-    frees, allocations = (float(rows.ints(column).mean()) for column in ("gives", "takes"))
-    lost_ns = mean_of_recurring(rows.floats("allocator_ns"))
-    is_costly = (lost_ns / wall_ns if wall_ns else 0.0) >= _MIN_STEP_RATIO
-    if not frees and not is_costly:
-        return None
-    steps_with_free = float((rows.ints("gives") > 0).mean())
-    is_steady = steps_with_free >= _MIN_STEADY_RATIO and len(rows) > 1
-    sure = Confidence.HIGH if is_costly and len(rows) > 1 else Confidence.MEDIUM
+def _judge_calls(analysis: RunAnalysis, calls: AllocatorCalls, retries: int) -> Signal:
+    is_steady = calls.steps_with_free_ratio >= _MIN_STEADY_RATIO and calls.steps > 1
+    is_sure = calls.lost_ratio >= _MIN_STEP_RATIO and calls.steps > 1
+    sure = Confidence.HIGH if is_sure else Confidence.MEDIUM
     return Signal(
         confidence=sure if is_steady or retries else Confidence.LOW,
         words={
-            "rank": rank,
-            "calls": _describe_calls(frees, allocations, analysis.time.basis),
-            "lost": lost_ns,
+            "rank": calls.rank,
+            "calls": _describe_calls(calls, analysis.time.basis),
+            "lost": calls.lost_ns,
             "retries": f"; its counters show {retries} retries" if retries else "",
         },
         facts=[
-            make_fact("device_frees_per_step", frees, rank=rank),
-            make_fact("device_allocations_per_step", allocations, rank=rank),
-            make_fact("steps_with_a_free", steps_with_free, rank=rank),
-            make_fact("idle_in_calls_per_step", lost_ns, rank=rank),
+            make_fact("device_frees_per_step", calls.frees, rank=calls.rank),
+            make_fact("device_allocations_per_step", calls.allocations, rank=calls.rank),
+            make_fact("steps_with_a_free", calls.steps_with_free_ratio, rank=calls.rank),
+            make_fact("idle_in_calls_per_step", calls.lost_ns, rank=calls.rank),
         ],
-        lost_ns=lost_ns + mean_of_recurring(rows.floats("allocator_exposed_ns")),
+        lost_ns=calls.lost_ns + calls.exposed_ns,
     )
 
 
-def _describe_calls(frees: float, allocations: float, basis: str) -> str:
+def _describe_calls(calls: AllocatorCalls, basis: str) -> str:
     """Name the calls that occur: a trace without frees has none to report."""
-    verbs = (("frees", frees), ("allocates", allocations))
+    verbs = (("frees", calls.frees), ("allocates", calls.allocations))
     parts = [f"{verb} device memory {format_frequency(count, basis)}" for verb, count in verbs if count]
     return " and ".join(parts) or "neither frees nor allocates device memory"
 
 
-def _read_counters(analysis: RunAnalysis, worst: AllocatorCounters) -> Signal:
+def _judge_counters(analysis: RunAnalysis, worst: AllocatorCounters) -> Signal:
     retries, ooms = worst.retries or 0, worst.ooms or 0
     steps = max(1, len({*analysis.run.steps, *analysis.run.memory_steps}))
     rate = retries / steps

@@ -35,7 +35,7 @@ from zprof.analysis.time.wait_groups import (
     make_wait_facts,
 )
 from zprof.causes.cause import Cause, Observation, Sign, Signal
-from zprof.causes.wait_fixes import choose_wait_fix
+from zprof.causes.host_fixes import choose_wait_fix
 from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import format_frequency
 from zprof.model.quantities import Unit

@@ -27,20 +27,17 @@ from zprof.analysis.time.host_time import (
     find_single_occurrence,
     has_device,
     is_host_inflated,
-    is_inference,
     is_short_of_processors,
     rate_confidence,
 )
 from zprof.analysis.time.late_hosts import (
-    LINE_REMEDY,
     find_idle_line,
     find_unseen_host,
     list_launch_columns,
     measure_late_hosts,
 )
-from zprof.analysis.time.own_work import name_place
 from zprof.causes.cause import Cause, Observation, Sign, Signal
-from zprof.causes.fix import is_on_cpu
+from zprof.causes.host_fixes import choose_launch_fix
 from zprof.model.findings import Confidence, Finding, SourceLocation
 from zprof.model.quantities import Unit
 from zprof.step import edits
@@ -50,15 +47,6 @@ from zprof.step.tasks import Graph
 
 #: Minimum share of the step: for a finding, and for high confidence.
 _MIN_STEP_RATIO, _SURE_STEP_RATIO = 0.10, 0.15
-
-_INFERENCE_FIX = (
-    "model = torch.compile(model, mode='reduce-overhead')  # or CUDA graphs of the decoding step\n"
-    "larger batches; fewer hooks, and fewer Python statements, in each layer"
-)
-_CPU_INFERENCE_FIX = (
-    "model = torch.compile(model)  # fewer operators, and less Python between them\n"
-    "larger batches; fewer hooks, and fewer Python statements, in each layer"
-)
 
 CAUSE = Cause(
     id="ZP502",
@@ -141,28 +129,6 @@ def _rate_confidence(analysis: RunAnalysis, share: float) -> Confidence:
 def _locate_idle(analysis: RunAnalysis) -> SourceLocation | None:
     idle = find_idle_line(analysis)
     return idle.location if idle is not None else None
-
-
-def choose_launch_fix(analysis: RunAnalysis) -> str:
-    """Choose the applicable fix: CUDA graphs only on devices, torch.compile only if not already used."""
-    if is_inference(analysis):
-        return _CPU_INFERENCE_FIX if is_on_cpu(analysis) else _INFERENCE_FIX
-    is_compiled = bool(analysis.host.bools("is_compiled").any())
-    lines = ["optimizer = torch.optim.AdamW(parameters, fused=True)"]
-    if has_device(analysis) and is_compiled:
-        lines.insert(0, "model = torch.compile(model, mode='reduce-overhead')  # adds CUDA graphs")
-    elif has_device(analysis):
-        lines.insert(0, "model = torch.compile(model)  # or mode='reduce-overhead': CUDA graphs")
-    elif (idle := find_idle_line(analysis)) is None:
-        lines.insert(0, "py-spy record --native -- python train.py  # which Python that is")
-    else:
-        lines.insert(0, f"{name_place(idle.location)} takes {idle.share:.0%} of that time: {LINE_REMEDY}")
-    if not has_device(analysis) and not is_compiled:
-        lines.append("model = torch.compile(model)  # fewer operators, and less Python between them")
-    if is_compiled:
-        lines.append("TORCH_LOGS=graph_breaks python train.py  # what runs outside of compiled regions")
-    lines.append("larger micro-batches; fewer hooks, and fewer Python statements, in each layer")
-    return "\n".join(lines)
 
 
 @CAUSE.observe

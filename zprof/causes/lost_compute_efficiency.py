@@ -13,7 +13,7 @@ import numpy as np
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.signal import Untested, make_fact
-from zprof.analysis.time.kernel_comparison import Work, compare_kernels
+from zprof.analysis.time.kernel_comparison import KernelComparison, Work, compare_kernels
 from zprof.causes.cause import Cause, Signal, rate_severity
 from zprof.causes.fix import is_on_cpu
 from zprof.model.findings import Confidence, Finding
@@ -87,8 +87,10 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
             remedy="pass it when recording: --tokens-per-step",
         )
     ranks = compared.ranks[compared.ratio > _MIN_SLOWDOWN_RATIO].tolist()
-    if 2 * len(ranks) <= len(compared.ratio):
-        return None
+    return _make_signal(analysis, compared, ranks) if 2 * len(ranks) > len(compared.ratio) else None
+
+
+def _make_signal(analysis: RunAnalysis, compared: KernelComparison, ranks: list[int]) -> Signal:
     ratio, worst = float(np.median(compared.ratio)), int(compared.ratio.argmax())
     max_compute = max(rank.compute_ns for rank in analysis.time.per_rank)
     shown = ", ".join(str(rank) for rank in ranks[:_MAX_NAMED_RANKS])

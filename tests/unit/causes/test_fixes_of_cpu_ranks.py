@@ -12,11 +12,10 @@ from tests.support.diagnoses import base, diagnosed
 from tests.support.rule_runs import run_of
 from tests.support.tables import changed
 from zprof.causes.cause import Need
-from zprof.causes.cpu_bound_launch import choose_launch_fix
 from zprof.causes.fix import choose_fix, measure_sizes
+from zprof.causes.host_fixes import choose_launch_fix, choose_wait_fix
 from zprof.causes.lateness import REASON_TEXT, choose_late_fix
 from zprof.causes.sharding_spans_nodes import CAUSE as sharding_spans_nodes
-from zprof.causes.wait_fixes import choose_wait_fix
 from zprof.model.cause_index import read_index
 from zprof.simulator.causes import PLANTS, plant
 from zprof.simulator.plan import Vendor

@@ -1,8 +1,10 @@
-"""Choose what to do instead of waiting for the device, by the operators and kinds of wait that cost most."""
+"""Choose what to change about hosts that wait for their device, or launch later than it could start."""
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.device_waits import WaitKind
 from zprof.analysis.time.host_time import has_device, is_inference
+from zprof.analysis.time.late_hosts import LINE_REMEDY, find_idle_line
+from zprof.analysis.time.own_work import name_place
 from zprof.analysis.time.wait_groups import WaitGroup, list_wait_groups
 from zprof.causes.fix import ANY, Fix, choose_fix, is_on_cpu
 from zprof.model.training import Framework
@@ -70,3 +72,35 @@ def _choose_group_fix(group: WaitGroup, read_fix: str) -> str:
     if group.kind in _TO_DEVICE:
         return _TO_DEVICE_FIX
     return _SYNC_FIX if group.kind in _SYNCS else _TO_HOST_FIX
+
+
+_INFERENCE_LAUNCH_FIX = (
+    "model = torch.compile(model, mode='reduce-overhead')  # or CUDA graphs of the decoding step\n"
+    "larger batches; fewer hooks, and fewer Python statements, in each layer"
+)
+_CPU_INFERENCE_LAUNCH_FIX = (
+    "model = torch.compile(model)  # fewer operators, and less Python between them\n"
+    "larger batches; fewer hooks, and fewer Python statements, in each layer"
+)
+
+
+def choose_launch_fix(analysis: RunAnalysis) -> str:
+    """Choose the applicable fix: CUDA graphs only on devices, torch.compile only if not already used."""
+    if is_inference(analysis):
+        return _CPU_INFERENCE_LAUNCH_FIX if is_on_cpu(analysis) else _INFERENCE_LAUNCH_FIX
+    is_compiled = bool(analysis.host.bools("is_compiled").any())
+    lines = ["optimizer = torch.optim.AdamW(parameters, fused=True)"]
+    if has_device(analysis) and is_compiled:
+        lines.insert(0, "model = torch.compile(model, mode='reduce-overhead')  # adds CUDA graphs")
+    elif has_device(analysis):
+        lines.insert(0, "model = torch.compile(model)  # or mode='reduce-overhead': CUDA graphs")
+    elif (idle := find_idle_line(analysis)) is None:
+        lines.insert(0, "py-spy record --native -- python train.py  # which Python that is")
+    else:
+        lines.insert(0, f"{name_place(idle.location)} takes {idle.share:.0%} of that time: {LINE_REMEDY}")
+    if not has_device(analysis) and not is_compiled:
+        lines.append("model = torch.compile(model)  # fewer operators, and less Python between them")
+    if is_compiled:
+        lines.append("TORCH_LOGS=graph_breaks python train.py  # what runs outside of compiled regions")
+    lines.append("larger micro-batches; fewer hooks, and fewer Python statements, in each layer")
+    return "\n".join(lines)
