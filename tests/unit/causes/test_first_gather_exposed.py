@@ -1,4 +1,4 @@
-"""first_gather_exposed, on simulated jobs whose gain is known because the simulator also runs the fixed one."""
+"""first_gather_exposed, on simulated jobs of which the simulator also runs the fixed ones."""
 
 from pathlib import Path
 
