@@ -90,6 +90,7 @@ class Sign(StrEnum):
 
     LATE_RANK = "a rank is late"
     LATE_GATHERS = "gathers start late"
+    FIRST_GATHER = "the first gather of a step is exposed"
     GATHERS_OF_BACKWARD = "the backward waits for gathers"
     SLOW_MESSAGES = "messages are slow"
     SHORT_MESSAGES = "messages are mostly latency"

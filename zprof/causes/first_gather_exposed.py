@@ -19,7 +19,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.per_step import mean_per_step, mean_wall_ns
 from zprof.analysis.signal import make_fact
-from zprof.causes.cause import Cause, Need, Observation
+from zprof.causes.cause import Cause, Need, Observation, Sign
 from zprof.causes.fix import Fix
 from zprof.model.findings import Finding
 from zprof.model.quantities import Unit
@@ -40,6 +40,7 @@ CAUSE = Cause(
     meaning="The first gather of a step is launched after the next batch, and nothing hides it.",
     needs=(Need.STEPS, Need.DEVICE),
     terms=("exposed_transfer_ns", "idle_ns", "exposed_memcpy_ns", "exposed_wait_ns"),
+    sign=Sign.FIRST_GATHER,
     observed="the first all_gather of a step starts when its forward needs it (exposed {exposed:ns} of "
     "{transfer:ns} {per_step}): launched right after the update, "
     "{step_is} shorter",

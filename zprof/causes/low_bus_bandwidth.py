@@ -71,7 +71,7 @@ CAUSE = Cause(
     meaning="Large messages move at far less than the bandwidth they should have.",
     terms=("exposed_transfer_ns", "idle_ns"),
     sign=Sign.SLOW_MESSAGES,
-    produces=(Sign.GATHERS_OF_BACKWARD,),
+    produces=(Sign.GATHERS_OF_BACKWARD, Sign.FIRST_GATHER),
     proof=Proof.SPEEDS,
     sentence="{kind}s reach {measured:rate} of bus bandwidth, but {expected:rate} is expected "
     "({reached:percent}){slow_rank}",

@@ -73,7 +73,7 @@ CAUSE = Cause(
     meaning="The model is gathered, or its gradients are reduced, as a whole: no compute can run beside it.",
     # each message also waits for its last rank
     terms=("exposed_transfer_ns", "idle_ns", "exposed_wait_ns"),
-    produces=(Sign.LATE_GATHERS, Sign.GATHERS_OF_BACKWARD),
+    produces=(Sign.LATE_GATHERS, Sign.GATHERS_OF_BACKWARD, Sign.FIRST_GATHER),
     outranks_signs=True,
     sentence="the {what}: {article} {kind} of {size:bytes} takes {each:ns} without overlapping compute "
     "(exposed {exposed:ns} {per_step})",
