@@ -23,7 +23,7 @@ from msgspec import Struct
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 #: Folders of the package whose texts appear in reports and manifests.
-_FOLDERS = ("analysis", "collectors", "integrations", "model", "rules", "run")
+_FOLDERS = ("analysis", "causes", "collectors", "diagnosis", "integrations", "model", "run", "step")
 _EDGES = re.compile(r"^[(\[{\"'<«]+|[)\]}\"'>»,;:.!?…]+$")
 #: Shorter texts count as words only within a sentence: on their own they are keys, patterns and formats.
 _MIN_WORD_LETTERS = 4
