@@ -15,7 +15,10 @@ import sys
 def test_imports():
     heavy = {"torch", "pandas", "numpy", "pyarrow", "msgspec", "textual"}
     assert not heavy & set(sys.modules)
-    parts = ("analysis", "causes", "diagnosis", "checks", "run", "collectors", "testing", "integrations", "tui", "cli")
+    parts = (
+        "analysis", "causes", "diagnosis", "checks", "run", "collectors", "testing", "integrations", "tui",
+        "cli",
+    )  # fmt: skip
     assert not {f"zprof.{part}" for part in parts} & set(sys.modules)
 
 @pytest.mark.skip
