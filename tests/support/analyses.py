@@ -13,8 +13,8 @@ from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Groups, OptionalInts, Texts, find_places
 from zprof.analysis.intervals import Int64s, Intervals, union
+from zprof.analysis.time.decomposition import measure_prefetch
 from zprof.analysis.time.ledger import estimate_step_noise
-from zprof.analysis.time.transfer.launch_delays import measure_prefetch
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory

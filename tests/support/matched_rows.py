@@ -7,7 +7,7 @@ import pandas as pd
 
 from tests.support.tables import as_columns
 from zprof.analysis.columns import Columns
-from zprof.analysis.time.clocks.rank_clock import Clocks, RankClock
+from zprof.analysis.time.clocks import Clocks, RankClock
 
 BASE_NS = 1_790_857_026_000_000_000
 _NULLABLE = ("launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns", "stream", "peer_rank")

@@ -8,13 +8,12 @@ from msgspec import Struct, field
 
 from zprof.analysis.columns import Columns
 from zprof.analysis.endings import find_endings
-from zprof.analysis.engine_names import find_engine
-from zprof.analysis.facts import describe_run
+from zprof.analysis.facts import describe_run, find_engine
 from zprof.analysis.hang.flight import has_flight
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.time.analyse import analyse_time
 from zprof.analysis.time.ledger import RankTracks
-from zprof.analysis.time.passes.table import NO_PASSES
+from zprof.analysis.time.passes import NO_PASSES
 from zprof.model.endings import RankEnd
 from zprof.model.gaps import Gap
 from zprof.model.hang import Hang

@@ -18,14 +18,14 @@ from collections.abc import Sequence
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import can_play_kernels, mean_wall_ns
 from zprof.analysis.signal import Untested, make_fact
-from zprof.analysis.time.program_lines import locate_backward
-from zprof.analysis.time.transfer.needless_collectives import (
+from zprof.analysis.time.needless_collectives import (
     MIN_PLAYED_RATIO,
     find_unknown_micro_batches,
     price_collectives,
     rate_cost,
     select_early_reductions,
 )
+from zprof.analysis.time.program_lines import locate_backward
 from zprof.causes.cause import Cause, Proof, Signal, rate_severity
 from zprof.causes.fix import ANY, Fix, choose_fix
 from zprof.model.findings import Confidence, Finding, Severity

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.memory.largest_rank import MISSING_DEVICE, find_largest_rank
 from zprof.analysis.signal import Untested, make_fact
-from zprof.analysis.time.allocator_calls import (
+from zprof.analysis.time.host_time import (
     AllocatorCalls,
     find_worst_counters,
     read_allocator_calls,

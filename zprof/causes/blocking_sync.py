@@ -2,7 +2,7 @@
 
 The wait for the last kernel is not a loss, it would only move elsewhere. The loss is the time from the end of
 that kernel until the next one runs: the host wakes up, continues and launches. Signs: the idle time within
-calls that block until the device is done (:mod:`zprof.analysis.time.device_waits`), and up to 1 ms of the gap
+calls that block until the device is done (:mod:`zprof.analysis.time.host_calls`), and up to 1 ms of the gap
 right after each, on most ranks. At least 1 % of the step is a note (docs/thresholds.md), at least 2 % a
 finding. One such wait per step is normal for reading the loss: a note at most. The first wait of a window
 contains the start of the profiler (0.2 to 0.5 s measured). A wait that does not recur in most steps is not
@@ -21,18 +21,16 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.signal import Untested, make_fact
 from zprof.analysis.time.host_time import (
+    describe_longest_wait,
     find_missing_host,
     find_single_occurrence,
     has_device,
     is_inference,
-    mean_of_most_ranks,
-    rate_confidence,
-)
-from zprof.analysis.time.wait_groups import (
-    describe_longest_wait,
     list_wait_groups,
     locate_host_waits,
     make_wait_facts,
+    mean_of_most_ranks,
+    rate_confidence,
 )
 from zprof.causes.cause import Cause, Observation, Sign, Signal
 from zprof.causes.host_fixes import choose_wait_fix

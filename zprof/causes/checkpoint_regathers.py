@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_per_step, mean_wall_ns
 from zprof.analysis.signal import Untested, make_fact
-from zprof.analysis.time.transfer.needless_collectives import rate_cost
-from zprof.analysis.time.transfer.repeated_gathers import Regathers, RepeatedGather, find_regathers
+from zprof.analysis.time.needless_collectives import Regathers, RepeatedGather, find_regathers, rate_cost
 from zprof.causes.cause import Cause, Proof, Sign, Signal, rate_severity
 from zprof.causes.fix import CHECKPOINT_BLOCKS, Fix
 from zprof.model.findings import Finding

@@ -1,7 +1,7 @@
 """ZP506: kernels run slower while a collective runs at the same time.
 
 A collective takes SMs and memory bandwidth from compute; on CPU ranks its threads take cores. Signs: kernels
-that do the same work, alone and concurrent with a collective (:mod:`zprof.analysis.time.kernel_slowdown`).
+that do the same work, alone and concurrent with a collective (:mod:`zprof.analysis.time.kernel_comparison`).
 Reported if the slowdown is above 1.15 and the excess above 3 % of the step, 1 % if the step can be replayed
 (docs/thresholds.md; A100 GEMMs reached 1.76, NVIDIA/nccl issue 1428). With the fix kernels run as fast as
 alone.
@@ -24,7 +24,7 @@ from zprof.analysis.per_step import (
     mean_wall_ns,
 )
 from zprof.analysis.signal import Fact, Untested, make_fact
-from zprof.analysis.time.kernel_slowdown import SLOWDOWN_RATIO, Slowdown, measure_slowdown_by_name
+from zprof.analysis.time.kernel_comparison import SLOWDOWN_RATIO, Slowdown, measure_slowdown_by_name
 from zprof.causes.cause import Cause, Observation, Proof, Signal, rate_severity
 from zprof.causes.fix import is_on_cpu
 from zprof.model.findings import Confidence, Finding

@@ -2,7 +2,7 @@
 
 A gather launched ahead does not depend on the unit that is computing. If kernels fill the device, or
 both share a hardware queue, it starts only when one of that unit's kernels ends
-(:mod:`zprof.analysis.time.transfer.launch_delays`). Blocked time counts from 50 us, limited by the exposed
+(:mod:`zprof.analysis.time.decomposition`). Blocked time counts from 50 us, limited by the exposed
 time of the gather:
 
     cost = sum of min(blocked, exposed)          at most    1.1 * cost and the sum of blocked

@@ -27,8 +27,8 @@ from zprof.analysis.per_step import (
     select_copy_kernels,
 )
 from zprof.analysis.signal import Untested, make_fact
-from zprof.analysis.time.copies import measure_copies, measure_copy_speed_ratio
-from zprof.analysis.time.transfer.needless_collectives import MIN_PLAYED_RATIO
+from zprof.analysis.time.kernel_comparison import measure_copies, measure_copy_speed_ratio
+from zprof.analysis.time.needless_collectives import MIN_PLAYED_RATIO
 from zprof.causes.cause import Cause, Sign, Signal
 from zprof.causes.fix import Fix
 from zprof.model.findings import Confidence, Finding

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.engine_names import read_declared_engine
+from zprof.analysis.facts import read_declared_engine
 from zprof.analysis.time.host_time import count_processors_per_rank
 from zprof.model.collectives import CollectiveKind
 from zprof.model.training import ENGINE_TITLES, Engine, Framework

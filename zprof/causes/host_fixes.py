@@ -1,11 +1,10 @@
 """Choose what to change about hosts that wait for their device, or launch later than it could start."""
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.device_waits import WaitKind
-from zprof.analysis.time.host_time import has_device, is_inference
+from zprof.analysis.time.host_calls import WaitKind
+from zprof.analysis.time.host_time import WaitGroup, has_device, is_inference, list_wait_groups
 from zprof.analysis.time.late_hosts import LINE_REMEDY, find_idle_line
 from zprof.analysis.time.own_work import name_place
-from zprof.analysis.time.wait_groups import WaitGroup, list_wait_groups
 from zprof.causes.fix import ANY, Fix, choose_fix, is_on_cpu
 from zprof.model.training import Framework
 

@@ -17,8 +17,7 @@ import numpy as np
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.signal import Untested, make_fact
-from zprof.analysis.time.transfer.needless_collectives import rate_cost
-from zprof.analysis.time.transfer.repeated_gathers import Regathers, RepeatedGather, find_regathers
+from zprof.analysis.time.needless_collectives import Regathers, RepeatedGather, find_regathers, rate_cost
 from zprof.causes.cause import Cause, Proof, Signal, rate_severity
 from zprof.causes.fix import Fix
 from zprof.model.findings import Finding

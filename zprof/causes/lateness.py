@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.signal import Fact, make_fact
+from zprof.analysis.time.host_time import locate_host_waits
 from zprof.analysis.time.late_ranks import Suspect
 from zprof.analysis.time.own_work import (
     ExtraOperator,
@@ -15,7 +16,6 @@ from zprof.analysis.time.own_work import (
     name_place,
 )
 from zprof.analysis.time.program_lines import locate_loader
-from zprof.analysis.time.wait_groups import locate_host_waits
 from zprof.causes.fix import LOAD_AHEAD, choose_fix, is_on_cpu
 from zprof.model.findings import SourceLocation
 from zprof.model.formatting import printable, shorten

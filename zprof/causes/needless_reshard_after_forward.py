@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.signal import Untested, make_fact
-from zprof.analysis.time.transfer.needless_collectives import rate_cost
-from zprof.analysis.time.transfer.repeated_gathers import (
+from zprof.analysis.time.needless_collectives import (
     Regathers,
     RepeatedGather,
     find_regathers,
     measure_headroom,
+    rate_cost,
     read_gathers,
 )
 from zprof.causes.cause import Cause, Sign, Signal, rate_severity

@@ -6,7 +6,7 @@ import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import list_copy_names
-from zprof.analysis.time.transfer.repeated_gathers import (
+from zprof.analysis.time.needless_collectives import (
     Regathers,
     RepeatedGather,
     find_regathers,

@@ -19,7 +19,7 @@ import numpy as np
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Texts
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.event_roles import CALL_CATEGORIES, WORK_CATEGORIES, EventView
+from zprof.analysis.time.events import CALL_CATEGORIES, WORK_CATEGORIES, EventView
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.steps import StepWindows
 from zprof.model.collectives import CollectiveKind

@@ -1,7 +1,7 @@
 """Tell if gathers start only when their result is needed, in the recording and in the measured step.
 
 A late all_gather has almost no compute beside it, although there was compute since the previous all_gather
-during which the link was idle (``free_compute_ns``, :mod:`zprof.analysis.time.transfer.launch_delays`). That
+during which the link was idle (``free_compute_ns``, :mod:`zprof.analysis.time.decomposition`). That
 compute could have hidden it, so with
 
     blocked_i = its exposed transfer + the exposed transfer of collectives that it was queued behind

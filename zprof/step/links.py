@@ -29,7 +29,7 @@ from zprof.analysis.columns import Columns, Floats, Groups, Texts
 from zprof.analysis.intervals import Intervals, covered, intervals
 from zprof.analysis.per_step import get_clock_uncertainty_ns
 from zprof.analysis.time.collective_rows import select_kind
-from zprof.analysis.time.transfer.link_fits import fit_line
+from zprof.analysis.time.collective_times import fit_line
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.time import LinkFit
 from zprof.model.whatif import Change, FittedLink

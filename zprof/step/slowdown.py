@@ -21,7 +21,7 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s, covered, union
 from zprof.analysis.per_step import list_copy_names
-from zprof.analysis.time.kernel_slowdown import measure_slowdown_by_name
+from zprof.analysis.time.kernel_comparison import measure_slowdown_by_name
 from zprof.step.blocks import find_blocks
 from zprof.step.tasks import NONE, Floats, Graph, RankGraph, step_places
 

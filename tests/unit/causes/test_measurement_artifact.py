@@ -19,7 +19,7 @@ from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Groups, Mask
 from zprof.analysis.intervals import EMPTY
-from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.steps import StepWindows
 from zprof.causes.measurement_artifact import CAUSE as measurement_artifact

@@ -12,9 +12,14 @@ from tests.support.rule_runs import Run, found, judged, values, without_collecti
 from tests.support.tables import selected
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
-from zprof.analysis.time.passes.table import NO_PASSES
-from zprof.analysis.time.transfer.needless_collectives import CollectiveCost, price_collectives
-from zprof.analysis.time.transfer.repeated_gathers import RepeatedGather, read_gathers, select_gone_with
+from zprof.analysis.time.needless_collectives import (
+    CollectiveCost,
+    RepeatedGather,
+    price_collectives,
+    read_gathers,
+    select_gone_with,
+)
+from zprof.analysis.time.passes import NO_PASSES
 from zprof.causes.accumulation_regathers import CAUSE as accumulation_regathers
 from zprof.causes.accumulation_syncs import CAUSE as accumulation_syncs
 from zprof.causes.checkpoint_regathers import CAUSE as checkpoint_regathers

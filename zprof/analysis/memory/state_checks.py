@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from zprof.analysis.engine_names import read_declared_engine
+from zprof.analysis.facts import read_declared_engine
 from zprof.analysis.memory.live_bytes import RankLives
 from zprof.analysis.memory.tables import Int
 from zprof.analysis.zero_formulas import TenantFormula, compute_tenant_formulas

@@ -21,10 +21,10 @@ from zprof.analysis.step_timeline.lane import (
 )
 from zprof.analysis.step_timeline.step_model import StepTimeline
 from zprof.analysis.time.activity_from_events import has_device_work
-from zprof.analysis.time.clocks.rank_clock import RankClock
-from zprof.analysis.time.event_columns import NO_STREAM
-from zprof.analysis.time.event_roles import (
+from zprof.analysis.time.clocks import RankClock
+from zprof.analysis.time.events import (
     CALL_CATEGORIES,
+    NO_STREAM,
     WORK_CATEGORIES,
     EventView,
     assign_device_roles,
@@ -32,7 +32,7 @@ from zprof.analysis.time.event_roles import (
     find_busiest,
 )
 from zprof.analysis.time.ledger import RankTracks
-from zprof.analysis.time.passes.phases import (
+from zprof.analysis.time.phases import (
     UNKNOWN_PHASE,
     collect_phase_evidence,
     find_program_thread,

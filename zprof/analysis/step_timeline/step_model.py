@@ -10,7 +10,7 @@ from msgspec import Struct
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Intervals
 from zprof.analysis.step_timeline.lane import TimelineLane
-from zprof.analysis.time.event_roles import CALL_CATEGORIES
+from zprof.analysis.time.events import CALL_CATEGORIES
 from zprof.run.arrow_arrays import read_known, read_numbers
 
 

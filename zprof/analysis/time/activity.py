@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from zprof.analysis.columns import Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, union
-from zprof.analysis.time.clocks.rank_clock import RankClock
-from zprof.analysis.time.event_roles import EventView
+from zprof.analysis.time.clocks import RankClock
+from zprof.analysis.time.events import EventView
 
 _COPY_NAMES = re.compile(r"split_with_sizes_copy|chunk_cat|(?:fsdp::)?all_gather_copy_in\b", re.ASCII)
 _COPY_RANGE = re.compile(r"FSDP::all_gather_copy_(?:in|out)\b", re.ASCII)

@@ -18,14 +18,16 @@ from zprof.analysis.time.activity import (
     find_outermost,
 )
 from zprof.analysis.time.blocking import find_awaited_launches
-from zprof.analysis.time.event_columns import NO_STREAM, EventColumns, decode_events
-from zprof.analysis.time.event_roles import (
+from zprof.analysis.time.events import (
     CALL_CATEGORIES,
+    NO_STREAM,
     WORK_CATEGORIES,
     DeviceRoles,
+    EventColumns,
     EventView,
     assign_device_roles,
     assign_host_roles,
+    decode_events,
     find_coverage,
 )
 from zprof.analysis.time.steps import UNKNOWN_NS, Launches, find_launches

@@ -6,8 +6,17 @@ import numpy as np
 from msgspec import Struct, field
 
 from zprof.analysis.columns import Columns, Groups, OptionalInts, Texts, concat_columns
-from zprof.analysis.time.blame.judge import judge_lateness, measure_lateness, sum_wait_shares
+from zprof.analysis.time.blame import judge_lateness, measure_lateness, sum_wait_shares
 from zprof.analysis.time.collective_rows import StepCounts
+from zprof.analysis.time.collective_times import (
+    fit_links,
+    measure_volume,
+    sum_collective_times,
+    sum_exposed,
+    sum_exposed_in_collectives,
+    sum_message_sizes,
+    sum_unit_times,
+)
 from zprof.analysis.time.critical_path import find_critical_path
 from zprof.analysis.time.host_calls import HOST_NS, HostCalls
 from zprof.analysis.time.ledger import (
@@ -18,20 +27,11 @@ from zprof.analysis.time.ledger import (
     list_step_times,
 )
 from zprof.analysis.time.measure_ranks import MeasuredRanks, RankSummary, measure_ranks
-from zprof.analysis.time.passes.table import NO_PASSES, make_pass_table
+from zprof.analysis.time.passes import NO_PASSES, make_pass_table
 from zprof.analysis.time.rank import sum_unsplit_exposed
 from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.synchronise import SynchronisedRun
 from zprof.analysis.time.timeline import RankWindow, report_no_collectives
-from zprof.analysis.time.transfer.collective_times import (
-    sum_collective_times,
-    sum_exposed,
-    sum_exposed_in_collectives,
-    sum_message_sizes,
-    sum_unit_times,
-)
-from zprof.analysis.time.transfer.link_fits import fit_links
-from zprof.analysis.time.transfer.volume import measure_volume
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Volume
 from zprof.model.time import Alignment, Time, Window, WindowPolicy

@@ -16,13 +16,12 @@ from msgspec import Struct
 
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, subtract, union
-from zprof.analysis.time.blame.late_arrivals import group_by_rank
-from zprof.analysis.time.blame.reasons import ReadCalls
 from zprof.analysis.time.blocking import BEFORE_ALL_NS
 from zprof.analysis.time.collective_rows import Instances, RowFinder, mark_full_syncs
+from zprof.analysis.time.decomposition import UNKNOWN_RANK
+from zprof.analysis.time.late_arrivals import ReadCalls, group_by_rank
 from zprof.analysis.time.rank import RankWork
 from zprof.analysis.time.steps import StepWindows
-from zprof.analysis.time.transfer.decomposition import UNKNOWN_RANK
 from zprof.model.time import CriticalPath, PathKind, PathSegment, PathShare
 
 #: A collective that starts at most this long after the previous one on its stream was waiting for it.

@@ -29,8 +29,7 @@ from msgspec import Struct
 
 from zprof.analysis.columns import Columns, Mask, Texts
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, subtract, union
-from zprof.analysis.time.device_waits import WaitKind
-from zprof.analysis.time.host_calls import HostCalls
+from zprof.analysis.time.host_calls import HostCalls, WaitKind
 from zprof.analysis.time.rank import RankResult
 from zprof.analysis.time.steps import StepWindows, ThreadTimes
 from zprof.analysis.time.timeline import RankTimeline

@@ -8,14 +8,19 @@ Only recurring time counts: a single occurrence is not a cost per step.
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Floats
+from zprof.analysis.columns import Columns, Floats, Groups
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.memory.largest_rank import find_largest_rank
 from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Untested
-from zprof.model.findings import Confidence
+from zprof.analysis.signal import Fact, Untested, make_fact
+from zprof.analysis.time.host_calls import WaitKind
+from zprof.analysis.time.program_lines import locate_device_waits, locate_reads
+from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.formatting import format_ns
+from zprof.model.memory import AllocatorCounters
 
 #: Maximum share of the ranks that may lose less.
 MAX_EXEMPT_RANKS_RATIO = 0.25
@@ -27,6 +32,9 @@ _MIN_QUEUED_RATIO = 0.10
 _COUNT_COLUMNS = ("dry_syncs", "held_reads")
 #: Minimum bytes per step in each direction to count as moved state.
 _MIN_STATE_BYTES = 1 << 20
+#: Groups of waits that are named, and their minimum share of the cost of all.
+_MAX_GROUPS = 4
+_MIN_GROUP_RATIO = 0.05
 
 
 def mean_of_most_ranks(analysis: RunAnalysis, *columns: str) -> float:
@@ -189,3 +197,126 @@ def find_missing_host(analysis: RunAnalysis) -> Untested | None:
             remedy="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
         )
     return None
+
+
+class WaitGroup(Struct, frozen=True, kw_only=True):
+    """Waits of one operator and kind; means per rank and step. ``stalled_ns``: what they cost the device."""
+
+    operator: str
+    kind: WaitKind
+    count: float
+    wait_ns: float
+    stalled_ns: float
+
+
+def list_wait_groups(analysis: RunAnalysis, ranks: Sequence[int] = ()) -> list[WaitGroup]:
+    """Return the waits for the device by operator and kind, the costliest first, without negligible ones.
+
+    Args:
+        analysis: The run.
+        ranks: Its ranks; default: all.
+    """
+    rows, steps = analysis.waits, analysis.steps
+    if ranks:
+        rows, steps = (table.at(np.isin(table.ints("rank"), ranks)) for table in (rows, steps))
+    if not len(rows) or not len(steps):
+        return []
+    operator, kind = rows.texts("operator"), rows.texts("kind")
+    groups = Groups(operator, kind)
+    wait_ns, stalled_ns = groups.sum(rows.ints("wait_ns")), groups.sum(rows.ints("stalled_ns"))
+    order = np.lexsort((-wait_ns, -stalled_ns))
+    order = order[stalled_ns[order] >= _MIN_GROUP_RATIO * stalled_ns.sum()][:_MAX_GROUPS]
+    return [
+        WaitGroup(
+            operator=operator[int(groups.first[group])],
+            kind=WaitKind(kind[int(groups.first[group])]),
+            count=float(groups.sizes[group] / len(steps)),
+            wait_ns=float(wait_ns[group] / len(steps)),
+            stalled_ns=float(stalled_ns[group] / len(steps)),
+        )
+        for group in order
+    ]
+
+
+def make_wait_facts(groups: Sequence[WaitGroup]) -> list[Fact]:
+    """Return two facts per group: how long the host waited, and what that cost its device."""
+    return [
+        fact
+        for number, group in enumerate(groups, 1)
+        for fact in (
+            make_fact(
+                "wait_{number}_host_blocked_per_step",
+                group.wait_ns,
+                number=number,
+                operator=group.operator,
+                kind=group.kind,
+                count=f"{group.count:.3g}",
+            ),
+            make_fact("wait_{number}_stalled_per_step", group.stalled_ns, number=number),
+        )
+    ]
+
+
+def locate_host_waits(analysis: RunAnalysis, ranks: Sequence[int] = ()) -> SourceLocation | None:
+    """Return the line that waits most for the device, or on CPU ranks the one that reads a scalar."""
+    locate = locate_device_waits if has_device(analysis) else locate_reads
+    return locate(analysis.source, ranks)
+
+
+def describe_longest_wait(analysis: RunAnalysis) -> str:
+    """Return which call of which operator the longest wait is; empty if it is not known."""
+    if not len(analysis.waits):
+        return ""
+    waits = analysis.waits
+    longest = int(waits.ints("wait_ns").argmax())
+    operator, kind = waits.texts("operator")[longest], waits.texts("kind")[longest]
+    return f": {operator}, {kind}, {format_ns(int(waits.ints('wait_ns')[longest]))}"
+
+
+class AllocatorCalls(Struct, frozen=True, kw_only=True):
+    """Allocator calls of the rank that loses the most time, as means per step.
+
+    ``steps_with_free_ratio``: the share of its ``steps`` with a free. ``lost_ns``: the device was idle in
+    these calls; ``lost_ratio``: that as a share of the step. ``exposed_ns``: transfer with an empty queue
+    meanwhile.
+    """
+
+    rank: int
+    allocations: float
+    frees: float
+    steps_with_free_ratio: float
+    steps: int
+    lost_ns: float
+    lost_ratio: float
+    exposed_ns: float
+
+
+def read_allocator_calls(analysis: RunAnalysis) -> AllocatorCalls | None:
+    """Read the allocator calls of the worst rank, None if the trace contains no device or no launches."""
+    rows = analysis.host
+    if not len(rows) or not (rows.bools("on_device") & rows.bools("launches_seen")).all():
+        return None
+    slowest, _ = find_worst_rank_mean(analysis, "allocator_ns")
+    most_freeing, _ = find_worst_rank_mean(analysis, "gives")
+    rank = slowest if rows.ints("allocator_ns").any() else most_freeing
+    rows, wall_ns = rows.at(rows.ints("rank") == rank), mean_wall_ns(analysis)
+    lost_ns = mean_of_recurring(rows.floats("allocator_ns"))
+    return AllocatorCalls(
+        rank=rank,
+        allocations=float(rows.ints("takes").mean()),
+        frees=float(rows.ints("gives").mean()),
+        steps_with_free_ratio=float((rows.ints("gives") > 0).mean()),
+        steps=len(rows),
+        lost_ns=lost_ns,
+        lost_ratio=lost_ns / wall_ns if wall_ns else 0.0,
+        exposed_ns=mean_of_recurring(rows.floats("allocator_exposed_ns")),
+    )
+
+
+def find_worst_counters(analysis: RunAnalysis) -> AllocatorCounters | None:
+    """Return the counters of the device with the most retries, None if no device has counters."""
+    largest = find_largest_rank(analysis)
+    counters = [entry for entry in analysis.memory.counters if entry.device != "cpu"]
+    if largest is None or not largest.on_gpu or not any(entry.retries is not None for entry in counters):
+        return None
+    return max(counters, key=lambda entry: (entry.retries or 0, entry.ooms or 0))

@@ -1,15 +1,19 @@
-"""Compare the kernels of a run with those of a baseline that have the same names, at equal work.
+"""Compare kernels by name: of a run with a baseline at equal work, and beside collectives with alone.
 
 With t the time of the kernels of a name per step and rank and w the work per step and rank,
 
     ratio = sum(t_b / w_b) / sum(t_a / w_a)         lost = sum(t_b) * (1 - 1 / ratio)
 
-Both are computed twice: from the times as measured, and without the slowdown by concurrent collectives
-(:mod:`zprof.analysis.time.kernel_slowdown`), which is an estimate and differs between the runs as their
-overlap does. The smaller ratio decides.
+Both are computed twice: from the times as measured, and without the slowdown by concurrent collectives, which
+is an estimate and differs between the runs as their overlap does. The smaller ratio decides.
 
 w is in tokens, else in samples, if both runs report them; else it is assumed to be the same. Optimizers are
 excluded, because sharding reduces a rank's share of them; so are copies around collectives.
+
+The rows are those of :mod:`zprof.analysis.time.kernels`. With o the concurrent time of comparable kernels and
+e its excess over their time alone, the slowdown is s = sum(o) / (sum(o) - sum(e)), and
+
+    excess = measured excess of comparable kernels + (1 - 1/s) of the other concurrent time
 """
 
 import re
@@ -18,11 +22,19 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Floats
+from zprof.analysis.columns import Columns, Floats, Mask
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.kernel_slowdown import estimate_alone_ns, measure_slowdown_by_name
+from zprof.analysis.per_step import GRADIENT_COPY_KERNEL, mean_per_step, select_copy_kernels
+from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.time.needless_collectives import select_needless_gathers
+from zprof.model.collectives import CollectiveKind
 
 _OPTIMIZER = re.compile(r"(?i)adam|lamb\b|sgd|multi_tensor_apply|optimizer")
+#: Minimum number of kernels, and share of the concurrent time, to measure a slowdown.
+MIN_KERNELS = 8
+MIN_JUDGED_RATIO = 0.02
+#: Minimum factor for a kernel name to count as slowed down.
+SLOWDOWN_RATIO = 1.15
 
 
 class Work(Struct, frozen=True, kw_only=True):
@@ -127,3 +139,127 @@ def _read_work(analysis: RunAnalysis, baseline: RunAnalysis) -> Work:
         if a and b:
             return Work(unit=unit, a=a / baseline.run.world_size, b=b / analysis.run.world_size)
     return Work(unit="", a=1.0, b=1.0)
+
+
+class Slowdown(Struct, frozen=True, kw_only=True):
+    """Sums over all ranks and steps. ``factor`` is 1 if there are too few comparable kernels (not ``known``).
+
+    ``agreeing_ratio``: the share of the compared time in kernel names that are themselves slowed down.
+    """
+
+    factor: float
+    known: bool
+    kernels: int
+    judged_ratio: float
+    agreeing_ratio: float
+    typical_factor: float
+    concurrent_ns: float
+    excess_ns: float
+
+
+def measure_slowdown_by_name(kernels: Columns) -> Slowdown:
+    """Measure the slowdown of compute and of copies around collectives, by kernel name."""
+    rows = kernels.at(~kernels.texts("role").equals("memcpy"))
+    names = rows.group_by("name")
+    judged_ns, excess_ns = names.sum(rows.ints("judged_beside_ns")), names.sum(rows.ints("excess_ns"))
+    judged, excess = float(judged_ns.sum()), float(excess_ns.sum())
+    concurrent = float(rows.ints("beside_ns").sum())
+    count = int(rows.ints("judged_count").sum())
+    known = count >= MIN_KERNELS and judged >= MIN_JUDGED_RATIO * concurrent
+    factor = _compute_slowdown_factor(judged, excess) if known else 1.0
+    is_slowed = judged_ns >= SLOWDOWN_RATIO * (judged_ns - excess_ns)
+    return Slowdown(
+        factor=factor,
+        known=known,
+        kernels=count,
+        judged_ratio=judged / concurrent if concurrent else 0.0,
+        agreeing_ratio=float(judged_ns[is_slowed].sum()) / judged if judged else 0.0,
+        typical_factor=_median_slowdown(rows),
+        concurrent_ns=concurrent,
+        excess_ns=max(0.0, excess + (concurrent - judged) * (1 - 1 / factor)),
+    )
+
+
+def _compute_slowdown_factor(judged_ns: float, excess_ns: float) -> float:
+    alone = judged_ns - max(0.0, excess_ns)
+    return judged_ns / alone if alone > 0 else 1.0
+
+
+def _median_slowdown(rows: Columns) -> float:
+    """Return the median slowdown, weighted by concurrent time; 1 if no name has both medians."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = rows.floats("overlapped_median_ns") / rows.floats("alone_median_ns")
+    known = np.flatnonzero(ratio > 0)
+    if not len(known):
+        return 1.0
+    known = known[np.argsort(ratio[known], kind="stable")]
+    cumulative_ns = np.cumsum(rows.ints("judged_beside_ns")[known])
+    return float(ratio[known][int((cumulative_ns < cumulative_ns[-1] / 2).sum())])
+
+
+def estimate_alone_ns(kernels: Columns, factor: float) -> Floats:
+    """Estimate the time of each row's kernels without concurrent collectives."""
+    assumed = (kernels.ints("beside_ns") - kernels.ints("judged_beside_ns")) * (1 - 1 / factor)
+    return kernels.ints("total_ns") - kernels.ints("excess_ns") - assumed
+
+
+class CopyCost(Struct, frozen=True, kw_only=True):
+    """Copies around collectives, per rank and step.
+
+    ``exposed_ns``: without concurrent compute, and without the copies of needless gathers, which disappear
+    with the gathers. ``into_ns``: the part before reductions. ``total_ns``: of all copies, ``largest_ns`` of
+    the name that takes most. ``gathered_bytes``: bytes of the gathers.
+    """
+
+    exposed_ns: float
+    into_ns: float
+    total_ns: float
+    count: float
+    largest_ns: float
+    largest_name: str
+    gathered_bytes: float
+
+
+def measure_copies(analysis: RunAnalysis) -> CopyCost:
+    """Measure the copies around collectives; there must be some."""
+    rows = select_copy_kernels(analysis)
+    uncovered_ns, into = rows.ints("uncovered_ns"), _copy_into_reductions(rows)
+    gathered, needless = (
+        float(select_kind(each, CollectiveKind.ALL_GATHER).ints("bytes").sum())
+        for each in (analysis.collectives, select_needless_gathers(analysis))
+    )
+    out_ns = mean_per_step(analysis, float(uncovered_ns[~into].sum()))
+    needless_ns = out_ns * needless / gathered if gathered else 0.0
+    names = rows.group_by("name")
+    ns_by_name = names.sum(uncovered_ns)
+    largest = int(ns_by_name.argmax())
+    return CopyCost(
+        exposed_ns=mean_per_step(analysis, float(uncovered_ns.sum())) - needless_ns,
+        into_ns=mean_per_step(analysis, float(uncovered_ns[into].sum())),
+        total_ns=mean_per_step(analysis, float(rows.ints("total_ns").sum())),
+        count=mean_per_step(analysis, float(rows.ints("count").sum())),
+        largest_ns=mean_per_step(analysis, ns_by_name[largest]),
+        largest_name=rows.texts("name")[int(names.first[largest])],
+        gathered_bytes=mean_per_step(analysis, gathered),
+    )
+
+
+def measure_copy_speed_ratio(analysis: RunAnalysis) -> float | None:
+    """Return the speed of copies out of gathers relative to copies into reductions, by bytes of the messages.
+
+    None if either, or its bytes, are not in the recording.
+    """
+    rows = select_copy_kernels(analysis)
+    into, total_ns = _copy_into_reductions(rows), rows.ints("total_ns")
+    in_ns, out_ns = (float(total_ns[chosen].sum()) for chosen in (into, ~into))
+    gathered, reduced = (
+        float(select_kind(analysis.collectives, kind).ints("bytes").sum())
+        for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+    )
+    if min(in_ns, out_ns, gathered, reduced) <= 0:
+        return None
+    return (gathered / out_ns) / (reduced / in_ns)
+
+
+def _copy_into_reductions(rows: Columns) -> Mask:
+    return rows.texts("name").match(lambda name: GRADIENT_COPY_KERNEL in name)

@@ -20,7 +20,7 @@ from msgspec.structs import fields
 from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, subtract, union
 from zprof.analysis.time.blocking import MIXED, UPPER_BOUND, Blocking, RankExposure
-from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.quantities import Bound, Bounds

@@ -13,11 +13,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns, Mask, OptionalInts
-from zprof.analysis.time.clocks.rank_clock import Clocks
+from zprof.analysis.time.clocks import Clocks
+from zprof.analysis.time.decomposition import decompose_collectives, make_limiter_columns
 from zprof.analysis.time.host_calls import HostCalls, measure_host_pace
 from zprof.analysis.time.host_idle import make_host_columns, make_wait_columns, split_idle
 from zprof.analysis.time.ledger import RankTracks, make_rank_tracks
-from zprof.analysis.time.passes.table import PassRank, make_pass_rank
+from zprof.analysis.time.passes import PassRank, make_pass_rank
 from zprof.analysis.time.rank import (
     RankResult,
     RankWork,
@@ -34,8 +35,6 @@ from zprof.analysis.time.timeline import (
     make_collective_rows,
     report_unequal_steps,
 )
-from zprof.analysis.time.transfer.decomposition import decompose_collectives
-from zprof.analysis.time.transfer.launch_delays import make_limiter_columns
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
 from zprof.model.stateful_workers import (

@@ -15,8 +15,7 @@ from zprof.analysis.columns import Mask
 from zprof.analysis.intervals import EMPTY, Intervals, subtract, union
 from zprof.analysis.time.activity import find_outermost
 from zprof.analysis.time.activity_from_events import has_device_work
-from zprof.analysis.time.event_columns import decode_events
-from zprof.analysis.time.event_roles import CALL_CATEGORIES, EventView, is_operator
+from zprof.analysis.time.events import CALL_CATEGORIES, EventView, decode_events, is_operator
 from zprof.analysis.time.host_calls import read_loader_spans
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.program_lines import choose_line, weigh_lines

@@ -10,6 +10,11 @@ from zprof.analysis.intervals import Int64s, Intervals, covered, subtract, union
 from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.blocking import BEFORE_ALL_NS, RankExposure, attribute_exposure, find_blocking
 from zprof.analysis.time.collective_rows import parse_group_ranks
+from zprof.analysis.time.decomposition import (
+    find_collective_launches,
+    measure_blocked,
+    measure_prefetch,
+)
 from zprof.analysis.time.kernels import sum_kernels
 from zprof.analysis.time.ledger import (
     average_rank_time,
@@ -18,11 +23,6 @@ from zprof.analysis.time.ledger import (
     make_step_columns,
 )
 from zprof.analysis.time.timeline import RankTimeline
-from zprof.analysis.time.transfer.launch_delays import (
-    find_collective_launches,
-    measure_blocked,
-    measure_prefetch,
-)
 from zprof.model.gaps import Gap
 from zprof.model.time import RankTime
 

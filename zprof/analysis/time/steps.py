@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
 from zprof.analysis.time.activity import RankActivity
-from zprof.analysis.time.clocks.rank_clock import RankClock
-from zprof.analysis.time.event_roles import EventView
+from zprof.analysis.time.clocks import RankClock
+from zprof.analysis.time.events import EventView
 
 WHOLE_TRACE = "whole trace"
 RECORDER = "recorder"

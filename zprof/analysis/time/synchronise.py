@@ -4,37 +4,402 @@ The three depend on each other: the check needs no clocks (no rank leaves before
 offsets), the clocks need matched collectives, and matches that still contradict are refused. Groups with a
 stated sequence come first, then groups that lack nothing; their clocks, and the clocks of pings, help to
 match the others.
+
+Local time minus offset is the clock of the first rank. Offsets are estimated from clock pings if there are
+any, else from the program's own collectives, per group. Groups that overlap propagate clocks to all ranks,
+the most precise group first. Causality bounds each offset. Ranks of one host share a clock (measured: within
+1 µs), so their difference is 0 unless the bounds forbid it or short collectives clearly contradict it.
 """
 
+import heapq
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from zprof.analysis.columns import Column, Columns, Groups, OptionalInts
-from zprof.analysis.time.clocks.alignment import ClockSource, align_clocks
-from zprof.analysis.time.clocks.bounds import ClockTable, make_ping_table
-from zprof.analysis.time.clocks.rank_clock import Clocks
+from zprof.analysis.columns import Column, Columns, Floats, Groups, OptionalInts
+from zprof.analysis.time.clocks import (
+    MAX_ALL_PAIRS,
+    STAMP_JITTER_NS,
+    Clocks,
+    ClockTable,
+    RankClock,
+    close_bounds,
+    compute_tolerance,
+    compute_upper_bounds,
+    drop_first_collectives,
+    estimate_drifts,
+    estimate_offsets,
+    find_bad_pairs,
+    find_worst_ranks,
+    make_ping_table,
+)
 from zprof.analysis.time.matching.ladder import (
     add_instances,
     join_matchings,
+    list_matching_gaps,
+    list_step_gaps,
     match_ordered,
     match_stated,
+    refuse_impossible,
     refuse_rows,
 )
 from zprof.analysis.time.matching.lanes import choose_bases, make_match_rows, split_lanes
-from zprof.analysis.time.matching.refusals import (
-    list_matching_gaps,
-    list_step_gaps,
-    refuse_impossible,
-)
 from zprof.analysis.time.matching.registration import ClockDifference, ClockHint
 from zprof.analysis.time.matching.slots import Hints
 from zprof.analysis.time.timeline import RankWindow
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 
+SAME_HOST_UNCERTAINTY_NS = 2_000
+_ONE_HOST = "one host, one clock"
+#: Votes contradict the shared clock of a host if they differ by more than this many uncertainties.
+_CONTRADICTION_FACTOR = 5.0
+#: A difference of up to this many uncertainties is explained by them.
+_EXPLAINED_FACTOR = 2.0
 #: Columns with times on the rank's clock.
 TIME_COLUMNS = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns")
+
+
+class ClockLink(Struct, frozen=True, kw_only=True):
+    """Clocks of the ranks of one table relative to each other; NaN if unknown."""
+
+    name: str
+    sharpness: int
+    ranks: tuple[int, ...]
+    value: Floats
+    uncertainty: Floats
+    votes: int = 0
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """Sort key; smaller is better."""
+        known = self.uncertainty[~np.isnan(self.uncertainty)]
+        return self.sharpness, float(np.median(known)) if len(known) else np.inf
+
+
+class ReachedClocks(Struct, kw_only=True):
+    """Clock value and uncertainty of each reached rank, and the link that reached it."""
+
+    value: dict[int, float] = field(default_factory=dict)
+    uncertainty: dict[int, float] = field(default_factory=dict)
+    by: dict[int, int] = field(default_factory=dict)
+
+
+def propagate_clocks(
+    ranks: Sequence[int], links: Sequence[ClockLink], mates: Mapping[int, Sequence[int]]
+) -> ReachedClocks:
+    """Propagate clock values from the first rank, whose value is 0, to all ranks that can be reached.
+
+    Args:
+        ranks: All ranks.
+        links: One link per source table.
+        mates: Ranks on the host of each rank, which share its clock; used for ranks that no group reaches.
+    """
+    reached = ReachedClocks(value={ranks[0]: 0.0}, uncertainty={ranks[0]: 0.0})
+    links_by_rank = _index_links(links)
+    heap: list[tuple[tuple[int, float], int]] = []
+    _push_links(heap, links, links_by_rank.get(ranks[0], ()))
+    while True:
+        _follow_links(heap, links, links_by_rank, reached)
+        mate = next(
+            (
+                (r, m)
+                for r in ranks
+                if r not in reached.value
+                for m in [mate for mate in mates.get(r, ()) if mate in reached.value][:1]
+            ),
+            None,
+        )
+        if mate is None:
+            return reached
+        rank, other = mate
+        reached.value[rank] = reached.value[other]
+        reached.uncertainty[rank] = max(reached.uncertainty[other], SAME_HOST_UNCERTAINTY_NS)
+        _push_links(heap, links, links_by_rank.get(rank, ()))
+
+
+def _index_links(links: Sequence[ClockLink]) -> dict[int, list[int]]:
+    links_by_rank: dict[int, list[int]] = {}
+    for index, link in enumerate(links):
+        for rank, value in zip(link.ranks, link.value, strict=True):
+            if not np.isnan(value):
+                links_by_rank.setdefault(rank, []).append(index)
+    return links_by_rank
+
+
+def _push_links(
+    heap: list[tuple[tuple[int, float], int]], links: Sequence[ClockLink], indexes: Sequence[int]
+) -> None:
+    for index in indexes:
+        heapq.heappush(heap, (links[index].order, index))
+
+
+def _follow_links(
+    heap: list[tuple[tuple[int, float], int]],
+    links: Sequence[ClockLink],
+    links_by_rank: Mapping[int, Sequence[int]],
+    reached: ReachedClocks,
+) -> None:
+    used: set[int] = set()
+    while heap:
+        _, index = heapq.heappop(heap)
+        if index not in used:
+            used.add(index)
+            for rank in _apply_link(links[index], index, reached):
+                _push_links(heap, links, [other for other in links_by_rank[rank] if other not in used])
+
+
+def _apply_link(link: ClockLink, index: int, reached: ReachedClocks) -> list[int]:
+    """Set the ranks of a link that are not yet reached, from its most certain known rank; return them."""
+    rows = {r: row for row, r in enumerate(link.ranks) if not np.isnan(link.value[row])}
+    known = [rank for rank in rows if rank in reached.value]
+    best = min(known, key=lambda rank: (reached.uncertainty[rank], rank))
+    base = reached.value[best] - float(link.value[rows[best]])
+    new = [rank for rank in rows if rank not in reached.value]
+    for rank in new:
+        own = max(float(link.uncertainty[rows[rank]]), float(link.uncertainty[rows[best]]))
+        reached.value[rank] = base + float(link.value[rows[rank]])
+        reached.uncertainty[rank] = max(reached.uncertainty[best], own)
+        reached.by[rank] = index
+    return new
+
+
+class ClockSource(Struct, frozen=True, kw_only=True):
+    """A table that clocks are estimated from. The source with the lower ``sharpness`` takes precedence."""
+
+    name: str
+    sharpness: int
+    table: ClockTable
+
+
+class _Interval(Struct, frozen=True, kw_only=True):
+    """Offsets against the first rank that causality allows."""
+
+    low: float
+    high: float
+
+
+def align_clocks(
+    hosts: Mapping[int, str], base: Mapping[int, int], sources: Sequence[ClockSource]
+) -> tuple[Clocks, list[Gap]]:
+    """Align every rank that can be reached from the first.
+
+    Args:
+        hosts: Host name by rank; ranks without one do not share a host.
+        base: Reference time of each rank's rows in the tables.
+        sources: Matched collectives and pings.
+    """
+    ranks = sorted(hosts)
+    sources = [_drop_impossible_ranks(source) for source in sources]
+    # By rank, all ranks of the same host; clocks that differ by hours are not shared.
+    ranks_by_host: dict[tuple[str, int], list[int]] = {}
+    for rank in sorted(hosts):
+        if hosts[rank]:
+            ranks_by_host.setdefault((hosts[rank], base[rank]), []).append(rank)
+    mates = {rank: mates for mates in ranks_by_host.values() for rank in mates if len(mates) > 1}
+    drift = _unify_host_drift(_estimate_drift(ranks, sources), mates, sources)
+    sources = [replace(source, table=_remove_drift(source.table, drift)) for source in sources]
+    links = [_make_link(source) for source in sources]
+    reached = propagate_clocks(ranks, links, mates)
+    allowed = _find_intervals(ranks, sources)
+    _clamp_to_intervals(reached, allowed)
+    # Give the ranks of a host the clock of its first unless they contradict it; return the changed ranks.
+    snapped: set[int] = set()
+    for head in [rank for rank, host_ranks in mates.items() if rank == host_ranks[0]]:
+        known = [rank for rank in mates[head] if rank in reached.value]
+        for rank in known[1:]:
+            if _agrees_with_host(rank, known[0], reached, allowed):
+                difference = abs(reached.value[rank] - reached.value[known[0]])
+                _snap_to_host(rank, known[0], difference, reached)
+                snapped.add(rank)
+    snapped = snapped
+    clocks = _make_clocks(ranks[0], base, reached, drift, allowed, _describe_method(reached, links, snapped))
+    return clocks, _list_unaligned_gaps([rank for rank in ranks if rank not in reached.value])
+
+
+def _drop_impossible_ranks(source: ClockSource) -> ClockSource:
+    """Return the source without ranks whose timestamps contradict every possible clock."""
+    table = source.table
+    drift = np.nan_to_num(estimate_drifts(table))
+    without_drift = drop_first_collectives(table.moved(np.zeros(len(drift)), drift))
+    bad = find_bad_pairs(without_drift, compute_tolerance(table))
+    return replace(source, table=table.of_ranks(~find_worst_ranks(bad))) if bad.any() else source
+
+
+def _estimate_drift(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dict[int, float]:
+    links = []
+    for source in sources:
+        drifts = estimate_drifts(source.table)
+        if not np.isnan(drifts).all():
+            uncertainty = np.full(len(drifts), 1.0 / max(source.table.span_ns, 1.0))
+            links.append(_wrap_link(source, drifts, uncertainty))
+    return propagate_clocks(ranks, links, {}).value
+
+
+def _unify_host_drift(
+    drift: dict[int, float], mates: Mapping[int, Sequence[int]], sources: Sequence[ClockSource]
+) -> dict[int, float]:
+    """Give ranks of a host equal drift if possible: pings delayed by busy CPUs look like drift."""
+    unified = drift | {
+        rank: drift.get(host_ranks[0], 0.0) for rank, host_ranks in mates.items() if rank in drift
+    }
+    if unified == drift or any(
+        bool(
+            find_bad_pairs(
+                drop_first_collectives(_remove_drift(source.table, unified)), STAMP_JITTER_NS
+            ).any()
+        )
+        for source in sources
+    ):
+        return drift
+    return unified
+
+
+def _remove_drift(table: ClockTable, drift: Mapping[int, float]) -> ClockTable:
+    rank_drifts = np.array([drift.get(rank, 0.0) for rank in table.ranks], dtype=np.float64)
+    return table.moved(np.zeros(len(rank_drifts)), rank_drifts) if rank_drifts.any() else table
+
+
+def _make_link(source: ClockSource) -> ClockLink:
+    estimate = estimate_offsets(source.table)
+    return _wrap_link(source, estimate.offset, estimate.uncertainty, estimate.votes)
+
+
+def _wrap_link(source: ClockSource, value: Floats, uncertainty: Floats, votes: int = 0) -> ClockLink:
+    return ClockLink(
+        name=source.name,
+        sharpness=source.sharpness,
+        ranks=source.table.ranks,
+        value=value,
+        uncertainty=uncertainty,
+        votes=votes,
+    )
+
+
+def _find_intervals(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dict[int, _Interval]:
+    """Return the offsets against the first rank that causality allows; for few ranks also through others."""
+    position = {rank: row for row, rank in enumerate(ranks)}
+    first = ranks[0]
+    if len(ranks) > MAX_ALL_PAIRS:
+        return _find_direct_intervals(first, sources)
+    bounds = np.full((len(ranks), len(ranks)), np.inf)
+    np.fill_diagonal(bounds, 0.0)
+    for source in sources:
+        rows = [position[rank] for rank in source.table.ranks]
+        block = np.ix_(rows, rows)
+        bounds[block] = np.minimum(bounds[block], compute_upper_bounds(drop_first_collectives(source.table)))
+    bounds = close_bounds(bounds)
+    return {
+        rank: _Interval(low=-float(bounds[0, row]), high=float(bounds[row, 0]))
+        for rank, row in position.items()
+    }
+
+
+def _find_direct_intervals(first: int, sources: Sequence[ClockSource]) -> dict[int, _Interval]:
+    intervals: dict[int, _Interval] = {}
+    for source in sources:
+        if not source.table.ranks or source.table.ranks[0] != first:
+            continue
+        bounds = compute_upper_bounds(drop_first_collectives(source.table))
+        for row, rank in enumerate(source.table.ranks):
+            old = intervals.get(rank, _Interval(low=-np.inf, high=np.inf))
+            low, high = max(old.low, -float(bounds[0, row])), min(old.high, float(bounds[row, 0]))
+            intervals[rank] = _Interval(low=low, high=high)
+    return intervals
+
+
+def _clamp_to_intervals(reached: ReachedClocks, allowed: Mapping[int, _Interval]) -> None:
+    """Move votes into their allowed interval, and raise the uncertainty to at least the distance moved."""
+    for rank, interval in allowed.items():
+        if rank in reached.value and interval.low <= interval.high:
+            voted = reached.value[rank]
+            reached.value[rank] = min(max(voted, interval.low), interval.high)
+            reached.uncertainty[rank] = max(reached.uncertainty[rank], abs(voted - reached.value[rank]))
+
+
+def _agrees_with_host(rank: int, head: int, reached: ReachedClocks, allowed: Mapping[int, _Interval]) -> bool:
+    value = reached.value[head]
+    interval = allowed.get(rank)
+    known = interval is not None and interval.low <= interval.high + STAMP_JITTER_NS
+    if (
+        interval is not None
+        and known
+        and not (interval.low - STAMP_JITTER_NS <= value <= interval.high + STAMP_JITTER_NS)
+    ):
+        return False
+    uncertainty = max(
+        reached.uncertainty[rank], reached.uncertainty[head], float(STAMP_JITTER_NS) / _CONTRADICTION_FACTOR
+    )
+    return abs(reached.value[rank] - value) <= _CONTRADICTION_FACTOR * uncertainty
+
+
+def _snap_to_host(rank: int, head: int, difference: float, reached: ReachedClocks) -> None:
+    explained = max(_EXPLAINED_FACTOR * reached.uncertainty[rank], STAMP_JITTER_NS)
+    unexplained = difference if difference > explained else 0.0
+    reached.value[rank] = reached.value[head]
+    reached.uncertainty[rank] = max(SAME_HOST_UNCERTAINTY_NS, reached.uncertainty[head], unexplained)
+
+
+def _describe_method(reached: ReachedClocks, links: Sequence[ClockLink], snapped: set[int]) -> str:
+    by_host = snapped | (set(reached.value) - set(reached.by))
+    used = {index for rank, index in reached.by.items() if rank not in snapped}
+    votes: dict[str, int] = {}
+    for index in used:
+        votes[links[index].name] = votes.get(links[index].name, 0) + links[index].votes
+    names = [f"{count} {name}" for name, count in votes.items()]
+    return ", ".join(sorted([*names, *([_ONE_HOST] if len(by_host) > 1 or snapped else [])])) or "one rank"
+
+
+def _make_clocks(
+    first: int,
+    base: Mapping[int, int],
+    reached: ReachedClocks,
+    drift: Mapping[int, float],
+    allowed: Mapping[int, _Interval],
+    method: str,
+) -> Clocks:
+    def clock(rank: int) -> RankClock:
+        rank_drift, offset = drift.get(rank, 0.0), reached.value[rank]
+        total_offset = base[rank] - base[first] + round(offset * (1 + rank_drift))
+        return RankClock(
+            offset_ns=total_offset, drift_ppb=rank_drift * 1e9, origin_ns=base[first] + total_offset
+        )
+
+    def interval(rank: int) -> tuple[int, int]:
+        base_offset = base[rank] - base[first]
+        return round(allowed[rank].low) + base_offset, round(allowed[rank].high) + base_offset
+
+    bounded = [
+        r
+        for r in sorted(reached.value)
+        if r in allowed
+        and bool(
+            np.isfinite(allowed[r].low) and np.isfinite(allowed[r].high) and allowed[r].low <= allowed[r].high
+        )
+        and r != first
+    ]
+    uncertainty = {rank: round(reached.uncertainty[rank]) for rank in sorted(reached.value)}
+    return Clocks(
+        of_rank={rank: clock(rank) for rank in sorted(reached.value)},
+        uncertainty_ns=max(uncertainty.values()),
+        method=method,
+        rank_uncertainty_ns=uncertainty,
+        interval_ns={rank: interval(rank) for rank in bounded},
+    )
+
+
+def _list_unaligned_gaps(ranks: Sequence[int]) -> list[Gap]:
+    """Return one gap per rank, or a single one for many ranks."""
+    remedy = "record with zprof.record on every rank: its clock pings align the clocks"
+    reason = "it shares no usable collective with the other ranks and runs on another host"
+    if len(ranks) > 8:
+        many = f"{len(ranks)} ranks (from rank {ranks[0]} on) share no usable collective with the first rank"
+        return [Gap(kind=GapKind.CLOCKS, what="clock alignment", reason=many, remedy=remedy)]
+    return [
+        Gap(kind=GapKind.CLOCKS, what="clock alignment", rank=rank, reason=reason, remedy=remedy)
+        for rank in ranks
+    ]
 
 
 class SynchronisedRun(Struct, frozen=True, kw_only=True):

@@ -16,10 +16,10 @@ from zprof.analysis.time.activity_from_events import (
     read_device_activity,
     read_host_activity,
 )
-from zprof.analysis.time.clocks.rank_clock import RankClock
-from zprof.analysis.time.event_columns import EventColumns
+from zprof.analysis.time.clocks import RankClock
+from zprof.analysis.time.events import EventColumns
 from zprof.analysis.time.host_calls import HostCalls, select_host_calls
-from zprof.analysis.time.passes.phases import PhaseEvidence, collect_phase_evidence
+from zprof.analysis.time.phases import PhaseEvidence, collect_phase_evidence
 from zprof.analysis.time.steps import (
     RankSteps,
     StepWindows,

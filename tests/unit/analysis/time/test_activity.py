@@ -14,7 +14,7 @@ from zprof.analysis.time.activity_from_events import (
     read_device_activity,
     read_host_activity,
 )
-from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.steps import find_step_windows
 
 MAIN, OTHER = 1, 2

@@ -8,9 +8,8 @@ import pytest
 from tests.support.device_ranks import Rows, write_run
 from tests.support.rule_runs import fires, found
 from zprof.analysis.analysis import analyse_time_only
-from zprof.analysis.time.device_waits import WaitKind
-from zprof.analysis.time.host_calls import HostCalls, select_host_calls
-from zprof.analysis.time.wait_groups import list_wait_groups
+from zprof.analysis.time.host_calls import HostCalls, WaitKind, select_host_calls
+from zprof.analysis.time.host_time import list_wait_groups
 from zprof.causes.blocking_sync import CAUSE as blocking_sync
 from zprof.run.reader import load
 

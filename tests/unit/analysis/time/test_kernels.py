@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.device_ranks import Rows
 from zprof.analysis.time.activity_from_events import read_device_activity, read_host_activity
-from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.kernels import (
     KERNEL_COLUMNS,
     OTHER_KERNELS,

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from zprof.analysis.columns import Columns, Floats, Groups, Mask, Texts
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.clocks.bounds import NO_ROW, ClockTable
+from zprof.analysis.time.clocks import NO_ROW, ClockTable
 from zprof.analysis.time.collective_rows import mark_full_syncs
 from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.timeline import RankWindow

@@ -15,10 +15,15 @@ from msgspec import Struct, field
 
 from zprof.analysis.columns import Floats, Mask
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.clocks.votes import weighted_medians
+from zprof.analysis.time.clocks import weighted_medians
 from zprof.analysis.time.matching.lanes import ALONE, NO_STEP, GroupLane, MatchRows, Placement, Rung
-from zprof.analysis.time.matching.overlap import LaneRows, overlaps_enough
-from zprof.analysis.time.matching.registration import ClockDifference, ClockHint, register_rows
+from zprof.analysis.time.matching.registration import (
+    ClockDifference,
+    ClockHint,
+    LaneRows,
+    overlaps_enough,
+    register_rows,
+)
 
 #: Returns the clock hint of one rank relative to another.
 Hints = Callable[[int, int], ClockHint]

@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.collective_rows import MS, US, Op, World, synchronised
-from zprof.analysis.time.clocks.alignment import ClockSource, align_clocks
-from zprof.analysis.time.clocks.bounds import make_ping_table
-from zprof.analysis.time.clocks.rank_clock import RankClock
-from zprof.analysis.time.synchronise import SynchronisedRun
+from zprof.analysis.time.clocks import RankClock, make_ping_table
+from zprof.analysis.time.synchronise import ClockSource, SynchronisedRun, align_clocks
 
 TINY = Op(kind="all_reduce", size=4, length=20 * US)
 LONG = Op(length=6 * MS)

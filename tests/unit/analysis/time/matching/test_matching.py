@@ -21,10 +21,9 @@ from tests.support.collective_rows import (
     whole,
     wrong_instances,
 )
-from zprof.analysis.time.clocks.alignment import ClockSource
-from zprof.analysis.time.clocks.bounds import make_ping_table
+from zprof.analysis.time.clocks import make_ping_table
 from zprof.analysis.time.steps import StepWindows
-from zprof.analysis.time.synchronise import SynchronisedRun, make_hints
+from zprof.analysis.time.synchronise import ClockSource, SynchronisedRun, make_hints
 from zprof.model.gaps import GapKind
 
 ALIKE = tuple(Op() for _ in range(6))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zprof.analysis.time.passes.table import infer_passes_by_order, infer_units_by_order
+from zprof.analysis.time.passes import infer_passes_by_order, infer_units_by_order
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.matched_rows import clocks, collective, table
-from zprof.analysis.time.transfer.decomposition import decompose_collectives
+from zprof.analysis.time.decomposition import decompose_collectives
 
 
 def decomposed(*collectives, **of_rank):

@@ -11,14 +11,14 @@ from zprof.analysis.columns import Columns, OptionalInts
 from zprof.analysis.intervals import EMPTY
 from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.activity_from_events import read_device_activity
-from zprof.analysis.time.clocks.rank_clock import RankClock
-from zprof.analysis.time.steps import make_single_step
-from zprof.analysis.time.transfer.launch_delays import (
+from zprof.analysis.time.clocks import RankClock
+from zprof.analysis.time.decomposition import (
     find_collective_launches,
     make_limiter_columns,
     measure_blocked,
     measure_prefetch,
 )
+from zprof.analysis.time.steps import make_single_step
 
 US = 1_000
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.matched_rows import clocks, collective, table
-from zprof.analysis.time.transfer.decomposition import decompose_collectives
-from zprof.analysis.time.transfer.link_fits import fit_line, fit_links
+from zprof.analysis.time.collective_times import fit_line, fit_links
+from zprof.analysis.time.decomposition import decompose_collectives
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -15,9 +15,8 @@ from msgspec import Struct, field
 
 from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, subtract, union
-from zprof.analysis.time.clocks.rank_clock import RankClock
-from zprof.analysis.time.event_columns import EventColumns
-from zprof.analysis.time.event_roles import EventView
+from zprof.analysis.time.clocks import RankClock
+from zprof.analysis.time.events import EventColumns, EventView
 from zprof.model.training import Phase
 
 _FSDP1 = r"FullyShardedDataParallel\._?"

@@ -13,19 +13,21 @@ from msgspec import Struct
 
 from zprof.analysis.columns import Columns, Groups, Mask, Texts
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.blame.late_arrivals import (
+from zprof.analysis.time.collective_rows import mark_full_syncs
+from zprof.analysis.time.decomposition import UNKNOWN_RANK
+from zprof.analysis.time.late_arrivals import (
     LateCases,
     LateRows,
+    ReadCalls,
+    Reasons,
     find_cases,
     find_compared_intervals,
+    find_reasons,
     group_by_rank,
     make_late_rows,
     measure_lag,
 )
-from zprof.analysis.time.blame.reasons import ReadCalls, Reasons, find_reasons
-from zprof.analysis.time.collective_rows import mark_full_syncs
 from zprof.analysis.time.rank import RankWork
-from zprof.analysis.time.transfer.decomposition import UNKNOWN_RANK
 from zprof.model.time import Blame, LateReason, StepLateness, WaitShares
 
 #: Maximum rounds of pointer jumping; the jump length doubles per round, so no chain needs more.

@@ -1,1 +1,0 @@
-"""Find the rank that made the others wait, and why it was late."""

@@ -1,1 +1,0 @@
-"""Align the clocks of the ranks, using the collectives themselves."""

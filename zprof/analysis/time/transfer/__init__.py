@@ -1,1 +1,0 @@
-"""Measure what the collectives moved: wait and transfer, bandwidth, message sizes, volume."""
