@@ -15,7 +15,7 @@ from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.whatif import Change
 from zprof.planner.model_presets import find_preset
 from zprof.planner.plan import plan
-from zprof.planner.whatif.outlook import predict_changes
+from zprof.planner.whatif import predict_changes
 from zprof.run.reader import load
 
 GB = 10**9

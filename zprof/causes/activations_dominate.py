@@ -21,9 +21,8 @@ from zprof.analysis.memory.largest_rank import (
 )
 from zprof.analysis.memory.model_structure import count_blocks, find_logits
 from zprof.analysis.signal import make_fact
-from zprof.causes.cause import Cause, Need, Signal
+from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import ANY, CHECKPOINT_BLOCKS, Fix, choose_fix
-from zprof.causes.memory_signal import make_memory_signal
 from zprof.model.findings import Confidence
 from zprof.model.quantities import Unit
 from zprof.model.tenants import Tenant

@@ -23,8 +23,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.memory.largest_rank import LargestRank
 from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Fact, Untested
+from zprof.analysis.signal import Fact, Untested, make_fact
 from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Confidence, Evidence, Finding, Severity, SourceLocation
 from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate
@@ -360,3 +361,35 @@ def write_sentence(template: str, words: Mapping[str, object], time: Time) -> st
         "step_is": basis.step_is,
     }
     return _SentenceFormatter().vformat(template, (), {**known, **words})
+
+
+def make_memory_signal(
+    largest: LargestRank,
+    *,
+    confidence: Confidence,
+    facts: Sequence[Fact],
+    saving_bytes: tuple[float, float],
+    words: Mapping[str, object],
+    sentence: str = "",
+    fix: Fix | str | None = None,
+    numbers: Mapping[str, object] | None = None,
+    disprove: str = "",
+    locate: Callable[[], SourceLocation | None] = lambda: None,
+) -> Signal:
+    """Return a signal about the largest rank, whose number and peak are words of each sentence.
+
+    Its severity follows from the freed share of the device's memory, or of the peak if that is unknown.
+    """
+    low, high = saving_bytes
+    return Signal(
+        confidence=confidence,
+        words={"rank": largest.rank, "peak": largest.peak_bytes, **words},
+        facts=[make_fact("peak_of_largest_rank", largest.memory.peak_bytes, rank=largest.rank), *facts],
+        saving_bytes=(min(low, high), high),
+        severity=rate_severity(high, largest.total_bytes or largest.peak_bytes),
+        sentence=sentence,
+        fix=fix,
+        numbers=numbers or {},
+        disprove=disprove,
+        locate=locate,
+    )

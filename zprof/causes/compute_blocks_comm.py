@@ -26,7 +26,7 @@ from zprof.model.findings import Confidence, Finding
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine
 from zprof.step import edits
-from zprof.step.closing_gathers import select_opening_gathers
+from zprof.step.gathers import select_opening_gathers
 from zprof.step.predict import PlayedStep
 from zprof.step.tasks import NONE, Graph
 

@@ -13,9 +13,8 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.memory.early_peaks import find_early_peaks
 from zprof.analysis.memory.largest_rank import find_largest_rank, limit_confidence
 from zprof.analysis.signal import Untested, make_fact
-from zprof.causes.cause import Cause, Need, Signal
+from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import ANY, Fix, choose_fix
-from zprof.causes.memory_signal import make_memory_signal
 from zprof.model.findings import Confidence
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework

@@ -24,9 +24,8 @@ from zprof.analysis.memory.largest_rank import (
 )
 from zprof.analysis.memory.model_structure import Logits, find_logits, format_module
 from zprof.analysis.signal import make_fact
-from zprof.causes.cause import Cause, Need, Signal
+from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import ANY, Fix
-from zprof.causes.memory_signal import make_memory_signal
 from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
 from zprof.model.quantities import Unit

@@ -1,7 +1,7 @@
 """ZP401: all_gathers start only when their result is already needed.
 
 An all_gather of unit k+1 can overlap with the compute of unit k. How late ones are found, and
-what that costs: :mod:`zprof.step.late_gathers`.
+what that costs: :mod:`zprof.step.gathers`.
 
 FSDP waits for an all_gather of a CPU rank in the call that launches it, prefetched or not: FSDP1 calls
 ``dist.all_gather`` (``FlatParamHandle._all_gather_flat_param``), and FSDP2's streams are a device's
@@ -29,8 +29,7 @@ from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.model.whatif import Change
 from zprof.step import edits
-from zprof.step.closing_gathers import select_gathers
-from zprof.step.late_gathers import LateGathers, are_gathers_late, measure_late_gathers
+from zprof.step.gathers import LateGathers, are_gathers_late, measure_late_gathers, select_gathers
 from zprof.step.predict import PlayedStep
 from zprof.step.tasks import Graph
 

@@ -40,7 +40,7 @@ from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step import edits
 from zprof.step.calls import WAITS_FOR_EVENT, are_calls, count_per_step, keep_recurring
-from zprof.step.late_gathers import measure_shallow_prefetch
+from zprof.step.gathers import measure_shallow_prefetch
 from zprof.step.predict import PlayedStep
 from zprof.step.tasks import NONE, Bools, Graph, RankGraph
 

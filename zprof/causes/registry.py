@@ -13,7 +13,7 @@ import zprof.causes
 from zprof.causes.cause import Cause, Need
 from zprof.model.cause_index import read_index
 
-_SHARED = frozenset({"cause", "fix", "host_fixes", "lateness", "memory_signal", "registry", "stuck"})
+_SHARED = frozenset({"cause", "fix", "host_fixes", "lateness", "registry", "stuck"})
 
 
 @cache

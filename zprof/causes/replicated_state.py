@@ -24,9 +24,8 @@ from zprof.analysis.memory.largest_rank import (
 )
 from zprof.analysis.memory.model_structure import SHARDED_FROM, compute_state_shares, read_sharding
 from zprof.analysis.signal import Fact, Untested, make_fact
-from zprof.causes.cause import Cause, Need, Signal
+from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import Fix, choose_fix
-from zprof.causes.memory_signal import make_memory_signal
 from zprof.model.findings import Confidence
 from zprof.model.quantities import Unit
 from zprof.model.tenants import Tenant

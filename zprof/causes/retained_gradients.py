@@ -29,9 +29,8 @@ from zprof.analysis.memory.largest_rank import (
 )
 from zprof.analysis.memory.model_structure import compute_state_shares
 from zprof.analysis.signal import Untested, make_fact
-from zprof.causes.cause import Cause, Need, Signal
+from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import ANY, Fix
-from zprof.causes.memory_signal import make_memory_signal
 from zprof.model.findings import Confidence
 from zprof.model.quantities import Unit
 from zprof.model.tenants import Tenant

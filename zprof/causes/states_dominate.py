@@ -17,8 +17,7 @@ from zprof.analysis.memory.largest_rank import (
     limit_confidence,
 )
 from zprof.analysis.signal import make_fact
-from zprof.causes.cause import Cause, Need, Signal
-from zprof.causes.memory_signal import make_memory_signal
+from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.model.findings import Confidence
 from zprof.model.memory_history import WindowKind
 from zprof.model.quantities import Unit

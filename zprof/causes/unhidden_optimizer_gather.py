@@ -32,7 +32,7 @@ from zprof.model.formatting import format_bytes
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine
 from zprof.model.whatif import Change
-from zprof.step.closing_gathers import hide_closing_gathers, read_closing_gathers
+from zprof.step.gathers import hide_closing_gathers, read_closing_gathers
 from zprof.step.half_precision import measure_half_bytes
 from zprof.step.tasks import Graph
 from zprof.step.traffic import are_mostly_bounds

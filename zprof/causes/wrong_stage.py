@@ -23,9 +23,8 @@ from zprof.analysis.memory.largest_rank import (
 )
 from zprof.analysis.memory.model_structure import Sharding, read_sharding
 from zprof.analysis.signal import Untested, make_fact
-from zprof.causes.cause import Cause, Need, Signal
+from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import KEEP_AFTER_FORWARD, Fix, choose_fix
-from zprof.causes.memory_signal import make_memory_signal
 from zprof.model.findings import Confidence
 from zprof.model.quantities import Unit
 from zprof.model.tenants import Tenant

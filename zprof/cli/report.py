@@ -98,7 +98,7 @@ def make_report(
 def _measure(run: "Run", baseline: "Run | None", only: str | None, options: MeasuringOptions) -> "Report":
     from zprof.analysis.analysis import analyse, analyse_time_only
     from zprof.diagnosis.diagnose import diagnose, diagnose_memory, diagnose_time
-    from zprof.planner.whatif.outlook import add_outlook
+    from zprof.planner.whatif import add_outlook
 
     if only == "memory":
         return diagnose_memory(run, baseline)

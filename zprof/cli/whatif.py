@@ -55,7 +55,7 @@ def _predict(arguments: argparse.Namespace) -> "WhatIf":
     run = open_run(arguments.run)
     from zprof.analysis.analysis import analyse
     from zprof.model.report import WhatIf
-    from zprof.planner.whatif.outlook import predict_changes
+    from zprof.planner.whatif import predict_changes
     from zprof.step.from_units.changes import refuse_merging
     from zprof.version import __version__
 

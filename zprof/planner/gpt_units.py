@@ -60,13 +60,14 @@ from zprof.planner.model_shapes import (
     count_block_elements,
     count_root_elements,
 )
-from zprof.planner.parallel_matrices import copy_gradient, row_parallel
 from zprof.planner.unit_moments import (
     HELD_GRADIENT,
     OperatorStep,
     UnitMoments,
+    copy_gradient,
     find_max_work_bytes,
     replay_operators,
+    row_parallel,
     saved_bytes_by_name,
 )
 

@@ -29,7 +29,7 @@ from zprof.planner.unit_times import (
     trained_elements,
 )
 from zprof.planner.usual_values import list_assumed_traffic
-from zprof.step.planned_links import (
+from zprof.step.from_plan import (
     get_link_name,
     make_boundary_group,
     make_data_group,

@@ -35,8 +35,13 @@ from msgspec import Struct
 
 from zprof.model.job import LlamaBlock
 from zprof.planner.model_shapes import ModelSizes
-from zprof.planner.parallel_matrices import copy_gradient
-from zprof.planner.unit_moments import OperatorStep, UnitMoments, replay_operators, saved_bytes_by_name
+from zprof.planner.unit_moments import (
+    OperatorStep,
+    UnitMoments,
+    copy_gradient,
+    replay_operators,
+    saved_bytes_by_name,
+)
 
 _SAVED = frozenset(
     (

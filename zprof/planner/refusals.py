@@ -13,8 +13,8 @@ from collections import Counter
 from zprof.model.errors import BadInput
 from zprof.model.formatting import format_bytes
 from zprof.model.job import Degrees, Hardware, Job, Shape
-from zprof.planner.degrees import count_layers, model_parallel_sizes
 from zprof.planner.model_shapes import count_block_parameters, count_parameters
+from zprof.planner.parallelism import count_layers, model_parallel_sizes
 from zprof.planner.rounding import ceil_div
 
 MAX_PARAMETERS = 10**15

@@ -2,13 +2,16 @@
 
 A pass is a list of steps: an operator allocates tensors, then tensors die. The live bytes are taken after
 each operator, while its inputs and outputs are both live, so the peak is one of these moments.
+
+Split matrices of model parallelism add sums over the ranks: Megatron-LM, arXiv 1909.08053, section 3.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from zprof.planner.model_shapes import ModelSizes
 from zprof.planner.rounding import ceil_div
 
 #: Name of a gradient kept until another use of the same parameters produces its own.
@@ -120,3 +123,18 @@ def _make_moment(
         gradient_elements=made,
         fresh_elements=fresh,
     )
+
+
+def row_parallel(operator: str, name: str, sizes: ModelSizes) -> Iterator[OperatorStep]:
+    """Yield a row-parallel product: the sum over the ranks, then the bias add, which allocates its result."""
+    if sizes.ranks == 1:
+        yield OperatorStep(operator=operator, makes={name: sizes.stream_bytes})
+        return
+    yield OperatorStep(operator=operator, makes={"summed": sizes.stream_bytes})
+    yield OperatorStep(operator="add_bias", makes={name: sizes.stream_bytes}, drops=("summed",))
+
+
+def copy_gradient(sizes: ModelSizes) -> Iterator[OperatorStep]:
+    """Yield the all-reduce of a column-parallel layer's input gradient, which runs on a copy."""
+    if sizes.ranks > 1:
+        yield OperatorStep(operator="all_reduce", makes={"copy": sizes.stream_bytes}, drops=("copy",))

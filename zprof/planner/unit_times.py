@@ -21,8 +21,7 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Hardware, Job, ModelUnit
 from zprof.planner.parallelism import BlockTimes, block_times
 from zprof.planner.rounding import ceil_div
-from zprof.step.from_plan import StackTimes, UnitTimes
-from zprof.step.planned_links import all_reduce_ns, gather_ns, make_data_group
+from zprof.step.from_plan import StackTimes, UnitTimes, all_reduce_ns, gather_ns, make_data_group
 
 #: A matrix product takes 2 flop per weight and token (arXiv 1910.02054, section 4.2).
 _FLOP_PER_ELEMENT = 2

@@ -15,7 +15,7 @@ bandwidth of a kind that it does:
 
     T(kind, S) = latency + S * bus_factor(kind, N) / busbw
 
-A planned group, which no run has measured, is in :mod:`zprof.step.planned_links`.
+A planned group, which no run has measured, is in :mod:`zprof.step.from_plan`.
 """
 
 from collections.abc import Collection, Mapping, Set

@@ -3,26 +3,39 @@
 Three causes share their signs (short exposed messages) but differ: units that are parts of blocks, one unit
 for the entire model, and a link with high latency for any size. The first two follow from the order of
 gathers and compute, the third from the latency.
+
+Merging sends the gathers, and the reductions, of a block as one message each: its units and their pieces. A
+unit outside of blocks keeps its own message, but its pieces are merged. Merging saves the latency of all
+messages but one, and the host time to launch them. The bytes do not change, and tasks that waited for one of
+the messages wait for the merged message. The grouping is determined on one rank and applied to all, by the
+index of each message among the collectives of the rank.
 """
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.per_step import list_copy_names
-from zprof.step.blocks import count_blocks
-from zprof.step.edits import shorten_collectives
+from zprof.model.collectives import CollectiveKind
+from zprof.step.added_messages import split_units
+from zprof.step.edits import reorder_tasks, shorten_collectives
 from zprof.step.links import Latencies, expected_latency_ns, max_normal_latency_ns, read_latencies
-from zprof.step.merging import merge_units
-from zprof.step.messages import RankMessages, read_messages
-from zprof.step.splitting import split_units
-from zprof.step.tasks import NONE, Graph, RankGraph, step_places
+from zprof.step.messages import PartnerCopies, RankMessages, read_messages
+from zprof.step.structure import count_blocks, main_stream_of_rank
+from zprof.step.tasks import NONE, Floats, Graph, RankGraph, step_places
 
 #: A step with more gathers is not one unit; a model with fewer blocks has none to wrap.
 _MAX_UNITS, _MIN_BLOCKS = 2, 3
+_GATHER = CollectiveKind.ALL_GATHER.value
+_REDUCES = frozenset({CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value})
+#: Reductions belong to units if a pass has at least this share as many of them as of units.
+_SAME_COUNT_RATIO = 0.8
 
 
 @dataclass(slots=True)
@@ -131,3 +144,273 @@ class ResizedMessages:
                 over[0][row] = latency - max_normal_latency_ns(ranks)
                 over[1][row] = latency - expected_latency_ns(ranks)[0]
         return [shorten_collectives(self.graph, each) for each in over if each]
+
+
+class _Merge(Struct, frozen=True, kw_only=True):
+    """Collectives to merge, by index on the rank; the result is launched at the position of ``place``."""
+
+    members: tuple[int, ...]
+    place: int
+    last: bool
+
+
+def merge_units(
+    graph: Graph,
+    read: Callable[[RankGraph], RankMessages],
+    latency_ns: Callable[[int], float],
+    copies: Collection[str],
+) -> Graph | None:
+    """Merge the gathers of each block pass into one, and its reductions into one.
+
+    Args:
+        graph: The measured step.
+        read: Returns the messages of a rank.
+        latency_ns: Returns the latency of a row of the analysis' collectives.
+        copies: Names of kernels that only copy into and out of communication buffers.
+
+    Returns:
+        The changed graph, None if the ranks do not issue the same collectives.
+    """
+    each = [read(rank) for rank in graph.ranks]
+    if len({messages.kind for messages in each}) > 1:
+        return None
+    merges = _plan_merges(each[0])
+    return _apply_merges(graph, each, merges, latency_ns, copies)
+
+
+def _plan_merges(messages: RankMessages) -> list[_Merge]:
+    merges = []
+    # then several gathers of a block are pieces, or those of its recomputation and its backward, which stay
+    has_one_unit = messages.units_per_block <= 1
+    found: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for place, (kind, group, block, unit) in enumerate(
+        zip(messages.kind, messages.group, messages.block.tolist(), messages.unit.tolist(), strict=True)
+    ):
+        outside = -2 - (unit if kind == _GATHER or has_one_unit else place)
+        found[(kind, group, outside if block == NONE or has_one_unit else block)].append(place)
+    units = messages.units_per_block
+    gathers = [members for (kind, _, _), members in found.items() if kind == _GATHER]
+    first = _first_of_units(messages)
+    for number, members in enumerate(gathers):
+        ahead = max(0, int(messages.ahead[members[0]]))
+        place = members[0]
+        if ahead and number >= ahead:
+            launched = int(messages.unit[gathers[number - ahead][0]]) + ahead
+            place = min(place, int(first[min(launched, len(first) - 1)]))
+        if len(members) > 1 or place < members[0]:  # a head is also prefetched by one block
+            merges.append(_Merge(members=tuple(members), place=place, last=False))
+    for (kind, _, block), members in found.items():
+        mine = kind in _REDUCES and block >= 0 and len(members) >= max(2.0, _SAME_COUNT_RATIO * units)
+        if mine:
+            merges.append(_Merge(members=tuple(members), place=members[-1], last=True))
+    return merges
+
+
+def _first_of_units(messages: RankMessages) -> Int64s:
+    """Return the first gather of each unit; the other gathers of the unit are pieces of it."""
+    gathers = messages.gathers
+    return gathers[np.unique(messages.unit[gathers], return_index=True)[1]]
+
+
+def _apply_merges(
+    graph: Graph,
+    each: Sequence[RankMessages],
+    merges: Sequence[_Merge],
+    latency_ns: Callable[[int], float],
+    copies: Collection[str],
+) -> Graph:
+    transfer, members = graph.transfer_ns.copy(), graph.members.copy()
+    ranks = []
+    done: set[int] = set()
+    for rank, messages in zip(graph.ranks, each, strict=True):
+        work, place = rank.work_ns.copy(), np.arange(len(rank.tasks), dtype=np.float64)
+        partners = PartnerCopies(rank, messages.at[messages.gathers], copies)
+        kept: dict[int, int] = {}
+        for merge in merges:
+            tasks = [int(messages.at[member]) for member in merge.members]
+            keeps = tasks[-1] if merge.last else tasks[0]
+            saved = sum(latency_ns(int(rank.tasks.row[task])) for task in tasks if task != keeps)
+            work[keeps] = max(rank.work_ns[tasks].max(), rank.work_ns[tasks].sum() - saved)
+            into, numbers = int(rank.collective[keeps]), rank.collective[tasks]
+            if into not in done:
+                done.add(into)
+                times = graph.transfer_ns[numbers]
+                transfer[into] = max(float(times.max()), float(times.sum()) - saved)
+            for task in tasks:
+                if task != keeps:
+                    kept[task] = keeps
+                    members[rank.collective[task]] -= 1
+            for partner in (partners.before, partners.behind):
+                copied = list(dict.fromkeys(copy for task in tasks if (copy := partner(task)) is not None))
+                unit = messages.unit[merge.members[-1 if merge.last else 0]]
+                pieces = [
+                    task
+                    for task, member in zip(tasks, merge.members, strict=True)
+                    if messages.unit[member] == unit
+                ]
+                kept_copy = next((copy for task in pieces if (copy := partner(task)) is not None), None)
+                if kept_copy is None:
+                    continue
+                work[kept_copy] = rank.work_ns[copied].sum()
+                kept.update((copy, kept_copy) for copy in copied if copy != kept_copy)
+            target = float(messages.at[merge.place])
+            if not merge.last and target < keeps:
+                place[keeps] = target - 0.4
+                copied_in = partners.before(keeps)
+                if copied_in is not None:
+                    place[copied_in] = target - 0.5
+        paced = replace(rank, work_ns=work)
+        paced = _move_gather_waits(_move_reduction_waits(paced, messages, merges, partners), messages, merges)
+        removed = [
+            member
+            for merge in merges
+            if not merge.last
+            for member in merge.members[1:]
+            if messages.unit[member] != messages.unit[merge.members[0]]
+        ]
+        ranks.append(_drop_tasks(_drop_hooks(paced, messages, removed), kept, place))
+    return replace(graph, ranks=tuple(ranks), transfer_ns=transfer, members=members)
+
+
+def _move_gather_waits(rank: RankGraph, messages: RankMessages, merges: Sequence[_Merge]) -> RankGraph:
+    """Replace the wait of a gather for the compute n units earlier by one for the compute n blocks earlier.
+
+    Engines bound the memory of gathered parameters with such waits.
+    """
+    gathers = messages.gathers
+    needed = messages.needed[gathers]
+    units = messages.unit[gathers]
+    group = _number_merged(len(gathers), {int(at): number for number, at in enumerate(gathers)}, merges)
+    first = np.searchsorted(group, np.arange(group.max(initial=0) + 1))
+
+    def moved(number: int, other: int) -> int:
+        unit = int(np.searchsorted(needed, other, side="right")) - 1
+        back = int(units[number] - units[max(0, unit)])
+        if other == NONE or rank.collective[other] != NONE or back < 2 or unit < 0:
+            return other
+        target = int(group[number]) - back
+        if target < 0:
+            return NONE
+        return int(needed[first[target + 1]]) - 1
+
+    waits, on = list(rank.waits_on), rank.blocks_on.copy()
+    for merge in merges:
+        if merge.last:
+            continue
+        task = int(messages.at[merge.members[0]])
+        number = int(np.searchsorted(gathers, merge.members[0]))
+        chosen = (moved(number, other) for other in waits[task])
+        waits[task] = tuple(sorted({other for other in chosen if other != NONE}))
+        call = task - 1
+        while call >= 0 and rank.stream[call] == NONE:
+            on[call] = moved(number, int(on[call])) if on[call] != NONE else NONE
+            call -= 1
+    return replace(rank, waits_on=tuple(waits), blocks_on=on)
+
+
+def _move_reduction_waits(
+    rank: RankGraph, messages: RankMessages, merges: Sequence[_Merge], partners: PartnerCopies
+) -> RankGraph:
+    """Replace the wait of compute for the reduction n units earlier by one for that n blocks earlier.
+
+    Engines delay the next backward until earlier gradients are reduced and freed.
+    """
+    chosen = np.array([kind in _REDUCES for kind in messages.kind], dtype=np.bool_)
+    reduces = np.flatnonzero(chosen)
+    tasks = messages.at[reduces]
+    # pieces of one reduction count once; a replica all_reduce after each reduction counts itself
+    pieces = [(messages.kind[at], int(messages.unit[at])) for at in reduces.tolist()]
+    whole = np.cumsum([not at or pieces[at] != pieces[at - 1] for at in range(len(pieces))])
+    group = _number_merged(
+        len(reduces), {int(at): number for number, at in enumerate(reduces)}, merges, last=True
+    )
+    ends = np.searchsorted(group, np.arange(group.max(initial=-1) + 1), side="right") - 1
+    number_of = {int(task): number for number, task in enumerate(tasks)}
+    for number, task in enumerate(tasks.tolist()):
+        behind = partners.behind(task)
+        if behind is not None:
+            number_of[behind] = number
+    computing = np.flatnonzero((rank.stream == main_stream_of_rank(rank)) & (rank.collective == NONE))
+    moved: dict[int, set[int]] = defaultdict(set)
+    waits = list(rank.waits_on)
+    for task in computing.tolist():
+        mine = [other for other in waits[task] if other in number_of]
+        for other in mine:
+            number = number_of[other]
+            latest = int(np.searchsorted(tasks, task)) - 1
+            back = int(whole[latest] - whole[number]) if latest >= number else NONE
+            if back < 0 or group[number] + back >= len(ends):
+                continue
+            place = int(np.searchsorted(computing, tasks[ends[group[number] + back]]))
+            if place < len(computing) and rank.tasks.step[computing[place]] == rank.tasks.step[task]:
+                waits[task] = tuple(each for each in waits[task] if each != other)
+                moved[int(computing[place])].add(other)
+    for task, others in moved.items():
+        waits[task] = (*waits[task], *sorted(others))
+    return replace(rank, waits_on=tuple(waits))
+
+
+def _number_merged(
+    count: int, order: Mapping[int, int], merges: Sequence[_Merge], *, last: bool = False
+) -> Int64s:
+    """Number the gathers, or with ``last`` the reductions, by the message that they are merged into."""
+    first = np.arange(count)
+    for merge in merges:
+        if merge.last == last:
+            for member in merge.members:
+                first[order[member]] = order[merge.members[0]]
+    numbers: Int64s = np.unique(first, return_inverse=True)[1].astype(np.int64)
+    return np.maximum.accumulate(numbers) if count else numbers
+
+
+def _drop_hooks(rank: RankGraph, messages: RankMessages, removed: Sequence[int]) -> RankGraph:
+    """Remove the hook time before the first kernel of merged units: cap their gaps at the typical gap.
+
+    The hooks of a unit run before its first kernel, even in passes without a gather.
+    """
+    computing = np.flatnonzero(messages.blocks != NONE)
+    usual = [at for at in computing.tolist() if at and messages.blocks[at - 1] != NONE]
+    if not usual or not removed:
+        return rank
+    gap = float(np.median(rank.gap_ns[usual]))
+    starts = {int(task) for task in messages.needed[list(removed)]}
+    sequences: dict[tuple[str, ...], list[list[int]]] = defaultdict(list)
+    for tasks in np.split(computing, np.flatnonzero(np.diff(messages.blocks[computing])) + 1):
+        sequences[tuple(rank.tasks.kernel[task] for task in tasks.tolist())].append(tasks.tolist())
+    hooked = np.zeros(len(rank.tasks), dtype=np.bool_)
+    for passes in sequences.values():
+        offsets = {offset for tasks in passes for offset, task in enumerate(tasks) if task in starts}
+        hooked[[tasks[offset] for tasks in passes for offset in offsets]] = True
+    return replace(rank, gap_ns=np.where(hooked, np.minimum(rank.gap_ns, gap), rank.gap_ns))
+
+
+def _drop_tasks(rank: RankGraph, kept: Mapping[int, int], place: Floats) -> RankGraph:
+    """Remove tasks that were merged into others, with their launch cost; reorder the rest by ``place``."""
+    gone = np.zeros(len(rank.tasks), dtype=np.bool_)
+    gone[list(kept)] = True
+    idle = np.zeros(len(gone), dtype=np.bool_)
+    for task in np.flatnonzero(gone).tolist():
+        before = task - 1
+        while before >= 0 and rank.stream[before] == NONE:
+            idle[before] = True
+            before -= 1
+    collected: dict[int, set[int]] = defaultdict(set)
+    for task, mine in enumerate(rank.waits_on):
+        collected[kept.get(task, task)].update(kept.get(other, other) for other in mine)
+    waits = tuple(
+        tuple(sorted(other for other in collected[task] if place[other] < place[task]))
+        for task in range(len(gone))
+    )
+    on = np.array([kept.get(other, other) for other in rank.blocks_on.tolist()], dtype=np.int64)
+    on = np.where((on != NONE) & (place[np.maximum(on, 0)] <= place), on, NONE)
+    free = gone | idle
+    changed = replace(
+        rank,
+        stream=np.where(gone, NONE, rank.stream),
+        collective=np.where(gone, NONE, rank.collective),
+        gap_ns=np.where(free, 0.0, rank.gap_ns),
+        call_ns=np.where(free, 0.0, rank.call_ns),
+        blocks_on=np.where(idle, NONE, on),
+        waits_on=waits,
+    )
+    return reorder_tasks(changed, np.argsort(place, kind="stable"))

@@ -9,7 +9,7 @@ from msgspec import Struct
 from zprof.analysis.columns import Texts
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
-from zprof.step.blocks import find_blocks, is_compute, main_stream_of_rank
+from zprof.step.structure import find_blocks, is_compute, main_stream_of_rank
 from zprof.step.tasks import NONE, Bools, Graph, RankGraph, mark_rows, step_places
 
 _GATHER = CollectiveKind.ALL_GATHER.value

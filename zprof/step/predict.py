@@ -25,9 +25,8 @@ from zprof.model.whatif import Change
 from zprof.step.from_host_spans import build_host_graph
 from zprof.step.from_kernels import build_graph
 from zprof.step.from_units.prediction import predict_gain_ns
-from zprof.step.link_sharing import infer_link_sharing
 from zprof.step.message_sizes import ResizedMessages
-from zprof.step.play import ReplayDeadlock, play_graph
+from zprof.step.play import ReplayDeadlock, infer_link_sharing, play_graph
 from zprof.step.tasks import Floats, Graph
 
 #: By how much a gain may be too large, and too small.

@@ -22,7 +22,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s, covered, union
 from zprof.analysis.per_step import list_copy_names
 from zprof.analysis.time.kernel_comparison import measure_slowdown_by_name
-from zprof.step.blocks import find_blocks
+from zprof.step.structure import find_blocks
 from zprof.step.tasks import NONE, Floats, Graph, RankGraph, step_places
 
 #: Acceptance of the fit: minimum contrast between overlapped and other kernels, and maximum standard error.

@@ -138,7 +138,7 @@ class Predictor(Protocol):
 
 def predict(analysis: "RunAnalysis", changes: tuple[Change, ...], /) -> Outlook:
     """Return the planner's outlook; the planner is imported on first use."""
-    from zprof.planner.whatif.outlook import predict_changes
+    from zprof.planner.whatif import predict_changes
 
     return predict_changes(analysis, changes)
 

@@ -18,7 +18,7 @@ from zprof.cache.reports import Question, answer, find_report_file
 from zprof.diagnosis.diagnose import diagnose
 from zprof.model.cache import CacheKind
 from zprof.model.report import Report
-from zprof.planner.whatif.outlook import add_outlook
+from zprof.planner.whatif import add_outlook
 from zprof.run.reader import Run
 
 

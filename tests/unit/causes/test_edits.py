@@ -14,8 +14,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.causes import comm_slows_compute
 from zprof.causes.cause import Cause, Sign
 from zprof.causes.registry import load_causes
-from zprof.diagnosis.find_causes import look_at_step
-from zprof.diagnosis.price import drop_explained, price_finding
+from zprof.diagnosis.find_causes import drop_explained, look_at_step, price_finding
 from zprof.model.findings import Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.simulator.plan import Vendor

@@ -11,7 +11,7 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import EnteredSide, Hang, HangClass, HangStatus, RankAtHang, StuckOperation
 from zprof.model.memory import Memory
 from zprof.model.out_of_memory import OutOfMemory
-from zprof.planner.whatif.outlook import add_outlook
+from zprof.planner.whatif import add_outlook
 from zprof.reports.pages.diagnosis import build_diagnosis_page
 
 #: Without the hang it has a straggler.

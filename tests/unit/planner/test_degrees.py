@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from zprof.model.job import Batch, Degrees, Job, ModelUnit, Shape
 from zprof.model.machines import V100
 from zprof.model.plan import Scheme
-from zprof.planner.degrees import spread_devices
+from zprof.planner.parallelism import spread_devices
 
 
 def job(shape: Shape | None = None, dp: int = 1, mp: int = 1, pp: int = 1) -> Job:

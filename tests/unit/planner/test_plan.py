@@ -11,11 +11,11 @@ from zprof.model.job import Batch, Degrees, Hardware, Job, ModelUnit, Residual, 
 from zprof.model.machines import V100
 from zprof.model.plan import PIPELINES, Plan, PlanRow, Scheme
 from zprof.model.tenants import Tenant
-from zprof.planner.degrees import spread_devices
 from zprof.planner.gpt_units import with_units
 from zprof.planner.memory.states import state_bytes
 from zprof.planner.model_presets import find_preset
 from zprof.planner.model_shapes import count_parameters
+from zprof.planner.parallelism import spread_devices
 from zprof.planner.plan import ASSUMPTIONS, TIGHT_RATIO, plan
 
 BARE = Job(parameters=7_500_000_000, degrees=Degrees(dp=64))

@@ -13,7 +13,7 @@ from zprof.model.plan import Scheme
 from zprof.model.training import TrainingFacts
 from zprof.planner.link_traffic import plan_traffic
 from zprof.planner.planned_step import plan_step
-from zprof.step.planned_links import (
+from zprof.step.from_plan import (
     RankRing,
     all_reduce_ns,
     gather_ns,

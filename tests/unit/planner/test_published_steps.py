@@ -9,8 +9,8 @@ from zprof.model.job import Degrees, Hardware, Job
 from zprof.model.machines import A100, H100, PRESETS, V100
 from zprof.model.plan import Scheme
 from zprof.planner.link_traffic import plan_traffic
-from zprof.planner.sensitivity.conditions import with_bandwidth
-from zprof.step.planned_links import make_data_group
+from zprof.planner.sensitivity import with_bandwidth
+from zprof.step.from_plan import make_data_group
 
 RATIOS = (1.0, 0.75, 0.5)
 

@@ -5,8 +5,7 @@ import pytest
 
 from tests.support.replay_ranks import graph_of, replay_rank
 from zprof.analysis.columns import Columns, Texts
-from zprof.step.link_sharing import infer_link_sharing, stretch_transfers_ns
-from zprof.step.play import play_graph
+from zprof.step.play import infer_link_sharing, play_graph, stretch_transfers_ns
 from zprof.step.tasks import Graph
 
 MS = 1e6

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from tests.support.replay_ranks import graph_of, replay_rank
 from zprof.analysis.columns import Texts
 from zprof.model.collectives import CollectiveKind
-from zprof.step.added_messages import shard_within_hosts
-from zprof.step.blocks import find_blocks
+from zprof.step.added_messages import shard_within_hosts, split_units
 from zprof.step.edits import (
     drop_collectives,
     even_out_ranks,
@@ -20,10 +19,10 @@ from zprof.step.edits import (
     shorten_collectives,
     unblock_calls,
 )
-from zprof.step.merging import merge_units
+from zprof.step.message_sizes import merge_units
 from zprof.step.messages import read_messages
 from zprof.step.play import ReplayDeadlock, play_graph
-from zprof.step.splitting import split_units
+from zprof.step.structure import find_blocks
 from zprof.step.tasks import NONE, Graph, RankGraph
 
 COMPUTE, COMM = 7, 20

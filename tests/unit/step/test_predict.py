@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.diagnoses import base, diagnosed, planted, step_ns, true_saving_ns
 from zprof.causes.registry import load_causes
-from zprof.diagnosis.price import list_gains
+from zprof.diagnosis.find_causes import list_gains
 from zprof.model.gaps import Gap
 from zprof.simulator.plan import Vendor
 from zprof.step.from_host_spans import build_host_graph

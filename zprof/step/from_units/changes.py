@@ -6,10 +6,10 @@ from msgspec.structs import replace
 from zprof.model.errors import BadInput
 from zprof.model.whatif import Change
 from zprof.step.from_units.calibration import CalibratedModel
-from zprof.step.from_units.engine_policy import DEFAULT_IN_FLIGHT
 from zprof.step.from_units.unit_replay import PassWork, StepPasses
 from zprof.step.schedule import EnginePolicy, Pass, PassPhase, UnitSize
 from zprof.step.tasks import Floats
+from zprof.step.units import DEFAULT_IN_FLIGHT
 
 #: If ranks' work differs by more than this share, levelling the ranks is one of the usual changes.
 _SKEW_RATIO = 0.03

@@ -9,7 +9,7 @@ from benchmarks.planner import PAIRS, one_round
 from tests.support.reference_runs import record_reference
 from zprof.analysis.analysis import RunAnalysis, analyse
 from zprof.model.whatif import Change
-from zprof.planner.whatif.outlook import predict_changes
+from zprof.planner.whatif import predict_changes
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timed]
 #: Two ranks; what the blocks take is long beside what the machine adds.

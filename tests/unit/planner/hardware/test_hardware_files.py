@@ -8,7 +8,7 @@ import pytest
 from zprof.model.errors import BadInput
 from zprof.model.job import Hardware
 from zprof.model.machines import PRESETS
-from zprof.planner.hardware import MAX_FILE_BYTES, find_hardware, read_hardware
+from zprof.planner.request import MAX_FILE_BYTES, find_hardware, read_hardware
 
 WHOLE = {
     "name": '"ours"',

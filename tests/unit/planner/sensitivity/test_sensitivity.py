@@ -8,9 +8,14 @@ from msgspec.structs import replace
 from tests.support.planned_jobs import trillion
 from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job, Residual, Shape
 from zprof.model.machines import H100, PRESETS, V100
-from zprof.planner.sensitivity.break_even import MIN_SPEED_RATIO, compute_speed_ratio, find_min_tokens
-from zprof.planner.sensitivity.conditions import with_bandwidth, with_tokens
-from zprof.planner.sensitivity.series import analyze_sensitivity
+from zprof.planner.sensitivity import (
+    MIN_SPEED_RATIO,
+    analyze_sensitivity,
+    compute_speed_ratio,
+    find_min_tokens,
+    with_bandwidth,
+    with_tokens,
+)
 from zprof.planner.unit_times import UnitStack, stack_units
 
 SHAPE = Shape(layers=128, hidden=25600)

@@ -9,7 +9,7 @@ from zprof.model.machines import H100, V100
 from zprof.model.plan import Scheme
 from zprof.planner.gpt_units import with_units
 from zprof.planner.plan import plan
-from zprof.planner.sensitivity.series import (
+from zprof.planner.sensitivity import (
     analyze_sensitivity,
     compute_speed_up,
     find_max_samples,

@@ -8,8 +8,8 @@ from zprof.model.errors import BadInput
 from zprof.model.whatif import Change
 from zprof.step.from_units.calibration import split_shared_work
 from zprof.step.from_units.changes import change_policy, refuse_change, refuse_merging
-from zprof.step.from_units.engine_policy import DEFAULT_IN_FLIGHT
 from zprof.step.schedule import EnginePolicy, PassPhase, UnitSize, list_passes
+from zprof.step.units import DEFAULT_IN_FLIGHT
 
 POLICY = EnginePolicy(
     stage=3, prefetch=1, keep="none", overlap_reduce=True, overlap_gather=True, in_flight=1 << 20

@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from zprof.model.tenants import Tenant
-from zprof.planner.whatif.memory import BytesByTenant, MemorySizes, list_moments
+from zprof.planner.whatif import BytesByTenant, MemorySizes, list_moments
 from zprof.step.from_units.unit_replay import PassWork, StepPasses
 from zprof.step.schedule import EnginePolicy, UnitSize, list_passes
 

@@ -10,7 +10,7 @@ from tests.support.whatif_pairs import named, predicted
 from zprof.model.errors import BadInput
 from zprof.model.training import TrainingFacts
 from zprof.model.whatif import Change
-from zprof.planner.whatif.outlook import predict_changes
+from zprof.planner.whatif import predict_changes
 from zprof.step.from_units.prediction import predict_gain_ns
 
 SHAPES = {

@@ -13,7 +13,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.time import LEDGER_TERMS
 from zprof.model.training import TrainingFacts
 from zprof.model.whatif import Calibration, Change
-from zprof.planner.whatif.outlook import predict_changes
+from zprof.planner.whatif import predict_changes
 from zprof.simulator.plan import Gathering, Network, SimulationPlan, Vendor
 from zprof.step.from_units.prediction import predict_gain_ns
 

@@ -16,6 +16,15 @@ Reported activations follow ``memory.closed_forms``, excluding work buffers and 
 
 The working set is the sharded states plus the units gathered at the same time. arXiv 1910.02054 does not
 include the latter in its 15.6 GB for 1e12 parameters on 1024 devices.
+
+Break-even: the tokens per device and micro-batch at which compute starts to hide ZeRO-3's traffic. Without
+latency, a unit of psi elements takes 2 psi T / (F eta) to compute and b psi / beta to gather, so
+
+    forward     T* = b F eta / (2 beta), F eta / beta at 2 bytes
+    backward    (b_gather + b_reduce) F eta / (2 k beta), k = 2, or 3 with recomputation: then 2/3 T*
+
+for any model size, with beta the bandwidth of the data-parallel group. The full step, including latency and
+the parts that cannot be overlapped (the first gather, the last reduction), comes from the step model.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,28 +32,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.model.job import Hardware, Job
+from zprof.model.job import Batch, Degrees, Hardware, Job
 from zprof.model.machines import A100, H100, V100
 from zprof.model.plan import BreakEven, Scheme, Sensitivity, SensitivityPoint, SpeedUp, Term
-from zprof.planner.degrees import spread_devices
 from zprof.planner.gpt_units import with_units
 from zprof.planner.memory import closed_forms
 from zprof.planner.memory.closed_forms import gathered_bytes, sum_known_bytes, working_set_bytes
 from zprof.planner.memory.device_memory import plan_memory
 from zprof.planner.memory.largest_model import find_largest_fit
 from zprof.planner.memory.states import total_state_bytes
+from zprof.planner.parallelism import spread_devices
 from zprof.planner.planned_step import plan_stack_step
-from zprof.planner.sensitivity.break_even import BANDWIDTH_RATIOS, compute_break_even, compute_speed_ratio
-from zprof.planner.sensitivity.conditions import (
-    split_units,
-    with_bandwidth,
-    with_latency,
-    with_ranks,
-    with_samples,
-    with_tokens,
-)
-from zprof.planner.unit_times import UnitStack, achieved_flops_per_s, stack_units
-from zprof.step.planned_links import make_data_group
+from zprof.planner.rounding import ceil_div
+from zprof.planner.unit_times import EqualUnits, UnitStack, achieved_flops_per_s, stack_units
+from zprof.step.from_plan import make_data_group, make_group
 
 #: Hardware to compare if none is given; they differ in speed (an h200 is an h100 with more memory).
 _KINDS = (V100, A100, H100)
@@ -60,6 +61,12 @@ _SPLIT_FACTOR = 4
 _HALF = 0.5
 #: Smaller ratios print as 1.00 with two decimals.
 _SUPER_LINEAR_RATIO = 1.005
+#: A step "holds" if it keeps this share of the speed it would have with free gathers and reductions. The
+#: threshold is a choice; 0.97 would need about 8 % fewer tokens.
+MIN_SPEED_RATIO = 0.99
+BANDWIDTH_RATIOS = (1.0, 0.75, 0.5)
+#: Upper bound of the search.
+_MAX_TOKENS = 1 << 26
 
 
 class MaxSamples(Struct, frozen=True, kw_only=True):
@@ -453,3 +460,116 @@ def _format_share(ratio: float) -> str:
 
 def _format_size(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:,.1f} MB"
+
+
+def compute_break_even(job: Job, hardware: Hardware, stack: UnitStack | None) -> Iterator[BreakEven]:
+    """Yield the break-even at each bandwidth; ``job`` must use ``hardware``.
+
+    Yields nothing for a single data-parallel rank, which communicates nothing, or if the peak in the job's
+    precision is unknown.
+    """
+    rate = achieved_flops_per_s(job, hardware)
+    if job.degrees.dp == 1 or rate is None:
+        return
+    for ratio in BANDWIDTH_RATIOS:
+        slower = with_bandwidth(job, ratio)
+        beta = make_data_group(slower.hardware or hardware, job.degrees).bytes_per_s
+        gathered, reduced = job.element_bytes.gathered, job.element_bytes.reduced
+        passes = 3 if job.residual.checkpointing else 2
+        yield BreakEven(
+            hardware=hardware.name,
+            bandwidth_ratio=ratio,
+            forward_tokens=gathered * rate / (2 * beta),
+            backward_tokens=(gathered + reduced) * rate / (2 * passes * beta),
+            holds_from_tokens=None if stack is None else find_min_tokens(slower, stack),
+            kept_ratio=MIN_SPEED_RATIO,
+        )
+
+
+def find_min_tokens(job: Job, stack: UnitStack) -> int | None:
+    """Return the minimum tokens at which the step keeps ``MIN_SPEED_RATIO``; None if never or unknown.
+
+    More tokens never lower the ratio: compute grows with them, a gather does not.
+    """
+    if not _keeps_speed(job, stack, _MAX_TOKENS):
+        return None
+    low, high = 0, _MAX_TOKENS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _keeps_speed(job, stack, middle) else (middle, high)
+    return high
+
+
+def compute_speed_ratio(job: Job, stack: UnitStack) -> float | None:
+    """Return the step's speed relative to a step without communication cost; None if unknown."""
+    step = plan_stack_step(job, Scheme.ZERO_3, stack)
+    single_rank = plan_stack_step(with_ranks(job, 1), Scheme.ZERO_3, stack)
+    if step is None or single_rank is None or not step.wall_ns:
+        return None
+    return single_rank.wall_ns / step.wall_ns
+
+
+def _keeps_speed(job: Job, stack: UnitStack, tokens: int) -> bool:
+    ratio = compute_speed_ratio(with_tokens(job, tokens), stack)
+    return ratio is not None and ratio >= MIN_SPEED_RATIO
+
+
+def with_bandwidth(job: Job, ratio: float) -> Job:
+    """Scale the bandwidth that a data-parallel group gets from the network between nodes.
+
+    ``ratio`` applies to min(bus, node g / devices per node), so that it has an effect even if the bus is the
+    bottleneck. A group within one node is not affected.
+    """
+    if job.hardware is None:
+        return job
+    return replace(job, hardware=scale_network(job.hardware, job.degrees, ratio))
+
+
+def scale_network(hardware: Hardware, degrees: Degrees, ratio: float) -> Hardware:
+    """Return the hardware with the group's inter-node bandwidth scaled, as in ``with_bandwidth``."""
+    group = make_group(hardware, degrees.dp, stride=degrees.mp)
+    if ratio == 1 or group.nodes == 1:
+        return hardware
+    share = group.per_node / hardware.devices_per_node
+    return replace(hardware, node_bytes_per_s=ratio * group.bytes_per_s / share)
+
+
+def with_latency(job: Job, latency_ns: int) -> Job:
+    """Return the job with a different hop latency between nodes."""
+    if job.hardware is None:
+        return job
+    return replace(job, hardware=replace(job.hardware, inter_latency_ns=latency_ns))
+
+
+def with_tokens(job: Job, tokens: int) -> Job:
+    """Return the job with a different number of tokens per device and micro-batch.
+
+    Flop per token are kept, as with more samples of the same length: longer sequences would cost more
+    attention.
+    """
+    return replace(job, batch=Batch(samples=1, sequence=tokens, micro_batches=job.batch.micro_batches))
+
+
+def with_samples(job: Job, samples: int) -> Job:
+    """Return the job with a different number of samples per device and micro-batch."""
+    return replace(job, batch=replace(job.batch, samples=samples))
+
+
+def with_ranks(job: Job, dp: int) -> Job:
+    """Return the job with a different number of data-parallel ranks; each keeps its batch."""
+    return replace(job, degrees=replace(job.degrees, dp=dp))
+
+
+def split_units(stack: UnitStack, parts: int) -> UnitStack:
+    """Split every unit except the root into ``parts`` equal units."""
+    return replace(
+        stack,
+        runs=tuple(
+            EqualUnits(
+                count=run.count * parts,
+                elements=ceil_div(run.elements, parts),
+                flop_per_token=run.flop_per_token / parts,
+            )
+            for run in stack.runs
+        ),
+    )

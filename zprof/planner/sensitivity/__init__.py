@@ -1,1 +1,0 @@
-"""Compute how a plan responds to bandwidth, latency, tokens and world size."""

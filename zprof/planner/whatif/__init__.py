@@ -1,1 +1,0 @@
-"""Answer what changes would make of a measured run: its step and its memory."""
