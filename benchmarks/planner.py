@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.conditions import conditions, load_average, today
 from zprof.analysis.analysis import RunAnalysis, analyse
-from zprof.model.whatif import Change
+from zprof.model.plan import Change
 from zprof.planner.whatif import predict_changes
 from zprof.run.reader import load
 

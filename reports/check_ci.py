@@ -8,7 +8,7 @@ fail the check.
 
 from collections.abc import Iterator
 
-from zprof.model.check import Check, GateResult, Outcome
+from zprof.model.comparison import Check, GateResult, Outcome
 from zprof.model.json_format import to_tree
 from zprof.model.quantities import format_number
 from zprof.model.report import Report

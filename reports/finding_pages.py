@@ -6,8 +6,8 @@ A page is Markdown: ``# ZPnnn cause``, what the cause means in bold, then sectio
 import contextlib
 from importlib import resources
 
-from zprof.model.cause_index import IndexEntry, read_index
 from zprof.model.errors import BadInput
+from zprof.model.findings import IndexEntry, read_index
 from zprof.model.suggestions import ask_for_name
 
 _FOLDER = "findings"

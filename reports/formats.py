@@ -7,12 +7,11 @@ from typing import Any, Generic, TypeVar, overload
 
 from msgspec import Struct
 
-from zprof.model.check import Check
+from zprof.model.comparison import Check, SideBySide
 from zprof.model.errors import BadInput
 from zprof.model.json_format import to_json
 from zprof.model.plan import Plan
 from zprof.model.report import Report, WhatIf
-from zprof.model.side_by_side import SideBySide
 from zprof.reports.page import Page
 
 Document = TypeVar("Document")

@@ -7,7 +7,7 @@ finding does not pass.
 
 from collections.abc import Iterator
 
-from zprof.model.cause_index import read_index
+from zprof.model.findings import read_index
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.quantities import BOUND_WORDS
 from zprof.model.report import Report, VerdictStatus

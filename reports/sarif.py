@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from zprof.model.cause_index import read_index
 from zprof.model.errors import BadInput
-from zprof.model.findings import Confidence, Finding, Severity
+from zprof.model.findings import Confidence, Finding, Severity, read_index
 from zprof.model.json_format import to_tree
 from zprof.model.report import Report, VerdictStatus
 from zprof.reports import finding_pages

@@ -17,7 +17,7 @@ from zprof.model.errors import ZprofError
 from zprof.model.formatting import printable
 
 if TYPE_CHECKING:
-    from zprof.model.check import Limit
+    from zprof.model.comparison import Limit
     from zprof.testing.judging import LimitVerdict
     from zprof.testing.run_fixture import RunFixture
 

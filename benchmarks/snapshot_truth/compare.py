@@ -21,7 +21,7 @@ from zprof.analysis.memory.history import find_reserved_peak, list_history_devic
 from zprof.analysis.memory.snapshot_device import read_snapshot_device
 from zprof.analysis.memory.steps_and_phases import Timeline
 from zprof.collectors.snapshot.reader import read_snapshot
-from zprof.model.memory_history import HistoryWindow
+from zprof.model.memory import HistoryWindow
 
 #: How sure a name is: the codes of the product's confidence, 0 to 3.
 LEVELS = ("sure", "likely", "guess", "untagged")

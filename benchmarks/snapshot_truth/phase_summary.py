@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.snapshot_truth.compare import SnapshotComparison
 from benchmarks.snapshot_truth.phases import PhaseComparison
-from zprof.model.memory_history import WindowKind
+from zprof.model.memory import WindowKind
 from zprof.model.training import Phase
 
 _MAX_CONFUSED = 8

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchmarks.snapshot_truth.truth import SnapshotTruth, TruePhase
 from zprof.analysis.memory.steps_and_phases import Timeline
-from zprof.model.memory_history import HistoryWindow, WindowKind
+from zprof.model.memory import HistoryWindow, WindowKind
 from zprof.model.training import Phase
 
 #: What a phase of the truth counts as: the product takes a recomputation for a part of the backward.

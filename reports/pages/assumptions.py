@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from zprof.model.metrics.metric import strip_unit
-from zprof.model.plan import SCHEME_NAMES, Plan
+from zprof.model.plan import SCHEME_NAMES, Assumption, Outlook, Plan
+from zprof.model.quantities import strip_unit
 from zprof.model.time import LEDGER_NAMES
-from zprof.model.whatif import Assumption, Outlook
 from zprof.reports.page import Item, ItemList, Section, make_section
 from zprof.reports.pages.plan_tables import AXES
 from zprof.reports.pages.tenants import tenant_name

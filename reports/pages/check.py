@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from zprof.model.check import Check, GateResult, Limit, LimitRow, Outcome, Sense
+from zprof.model.comparison import Check, GateResult, Limit, LimitRow, Outcome, Sense
 from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import format_percent, printable, shorten
-from zprof.model.metrics.catalogue import METRICS
+from zprof.model.metrics import METRICS
 from zprof.model.quantities import Unit, Value, format_number, format_signed
 from zprof.model.report import Report
 from zprof.reports.page import Facts, Item, ItemList, Page, Section, VerdictBlock, make_section

@@ -6,14 +6,7 @@ recorded, how they compare at equal work, and what else differs.
 
 from collections.abc import Iterable, Sequence
 
-from zprof.model.cursor import Cursor, read
-from zprof.model.formatting import format_ns
-from zprof.model.metrics.catalogue import find_metric
-from zprof.model.metrics.metric import strip_unit
-from zprof.model.paths import parse_path
-from zprof.model.quantities import Unit, format_number
-from zprof.model.report import Comparison, Report, RunFacts
-from zprof.model.side_by_side import (
+from zprof.model.comparison import (
     ComparedRow,
     ComparedSection,
     ComparedValue,
@@ -21,6 +14,11 @@ from zprof.model.side_by_side import (
     Setting,
     SideBySide,
 )
+from zprof.model.cursor import Cursor, read
+from zprof.model.formatting import format_ns
+from zprof.model.metrics import find_metric
+from zprof.model.quantities import Unit, format_number, parse_path, strip_unit
+from zprof.model.report import Comparison, Report, RunFacts
 from zprof.reports.page import Block, Facts, Note, Page, Paragraph, Section, VerdictBlock, make_section
 from zprof.reports.pages.head import MARKS, build_modelled_notes, list_baseline_runs
 from zprof.reports.pages.memory_changes import RUN_PEAKS, build_group_change_section

@@ -5,11 +5,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.model.cursor import Cursor, every, get, read
-from zprof.model.formatting import format_ns, shorten
-from zprof.model.quantities import BOUND_SIGNS, Aggregation, Unit, Value
-from zprof.model.report import Report
-from zprof.model.side_by_side import (
+from zprof.model.comparison import (
     ComparedRow,
     JudgedRow,
     Judgement,
@@ -18,6 +14,10 @@ from zprof.model.side_by_side import (
     Setting,
     SideBySide,
 )
+from zprof.model.cursor import Cursor, every, get, read
+from zprof.model.formatting import format_ns, shorten
+from zprof.model.quantities import BOUND_SIGNS, Aggregation, Unit, Value
+from zprof.model.report import Report
 from zprof.model.tenants import Tenant
 from zprof.reports.pages.compare import (
     format_change,

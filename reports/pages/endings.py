@@ -1,7 +1,6 @@
 """Build the section on how the ranks of a failed job ended: a line for each rank, and the last words."""
 
-from zprof.model.ending_text import describe_end, describe_moment, name_place
-from zprof.model.endings import RankEnd
+from zprof.model.endings import RankEnd, describe_end, describe_moment, name_place
 from zprof.model.formatting import format_ns, printable
 from zprof.model.report import Report
 from zprof.reports.page import Code, Section, make_section

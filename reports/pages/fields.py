@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from zprof.model.cursor import Cursor, get, get_path, read
-from zprof.model.metrics.catalogue import METRICS
-from zprof.model.metrics.metric import strip_unit
-from zprof.model.paths import parse_path
-from zprof.model.quantities import Unit
+from zprof.model.metrics import METRICS
+from zprof.model.quantities import Unit, parse_path, strip_unit
 from zprof.reports.table import Cell, Column, Kind, LazyRows, Opens, Row
 
 _UNIT_WORDS: Mapping[Unit, str] = {

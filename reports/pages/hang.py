@@ -6,23 +6,25 @@ from msgspec.structs import replace
 
 from zprof.model.cursor import Cursor, read
 from zprof.model.formatting import name_ranks, printable, shorten
-from zprof.model.hang import Hang, HangClass, RankAtHang, StuckOperation, is_stuck
-from zprof.model.hang_waits import (
+from zprof.model.hang import (
+    MAX_RANKS,
+    Hang,
+    HangClass,
+    RankAtHang,
     RankStanding,
     RankState,
+    StuckOperation,
     WaitingRanks,
     are_all_in,
-    group_waits,
-    list_standings,
-    mark_cause,
-    name_cause,
-)
-from zprof.model.hang_words import (
-    MAX_RANKS,
     describe_last,
     describe_location,
     describe_operation,
     format_sizes,
+    group_waits,
+    is_stuck,
+    list_standings,
+    mark_cause,
+    name_cause,
     name_missing_evidence,
     name_operation,
 )

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from zprof.model.cursor import Cursor, get, get_path, read
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.memory import Basis, MemoryPart, RankMemory, StateFormula
-from zprof.model.metrics.catalogue import METRICS
+from zprof.model.metrics import METRICS
 from zprof.model.quantities import ESTIMATE_SIGN, Aggregation, Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant

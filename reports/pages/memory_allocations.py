@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from zprof.model.cursor import Cursor, get, read
 from zprof.model.formatting import format_bytes, format_percent, printable, shorten
-from zprof.model.memory import Allocation, Basis
-from zprof.model.memory_history import StackNode, StackNodeKind, StackTree
+from zprof.model.memory import Allocation, Basis, StackNode, StackNodeKind, StackTree
 from zprof.model.quantities import ESTIMATE_SIGN, Aggregation, Unit, Value
 from zprof.model.report import Report
 from zprof.reports.page import Icicle, IcicleBox, Section, make_section

@@ -7,8 +7,7 @@ from msgspec import Struct
 
 from zprof.model.cursor import Cursor, every, get, read
 from zprof.model.formatting import format_bytes, format_percent
-from zprof.model.memory import Allocation, Memory, RankMemory
-from zprof.model.memory_changes import GroupChange, RankSpread
+from zprof.model.memory import Allocation, GroupChange, Memory, RankMemory, RankSpread
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report
 from zprof.reports.page import Note, Section, make_section

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from zprof.model.cursor import Cursor, get, read
+from zprof.model.endings import OutOfMemory
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.memory import RankMemory
-from zprof.model.metrics.catalogue import METRICS
-from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.metrics import METRICS
 from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from zprof.model.cursor import Cursor, get, read
 from zprof.model.formatting import format_bytes, printable
 from zprof.model.memory import NOT_EXPLAINED, FormulaCheck
-from zprof.model.metrics.catalogue import METRICS
+from zprof.model.metrics import METRICS
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from zprof.model.cursor import Cursor
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.memory import Basis, DeviceMemory, Memory, PeakGrowth, RankMemory
-from zprof.model.metrics.catalogue import METRICS
+from zprof.model.metrics import METRICS
 from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER

@@ -11,9 +11,8 @@ from msgspec import Struct
 
 from zprof.model.formatting import format_bytes, format_ns, shorten
 from zprof.model.memory import Memory, MemoryTimeline
-from zprof.model.metrics.catalogue import METRICS
-from zprof.model.paths import Path
-from zprof.model.quantities import Aggregation, Unit, Value
+from zprof.model.metrics import METRICS
+from zprof.model.quantities import Aggregation, Path, Unit, Value
 from zprof.model.report import Report
 from zprof.reports.page import AreaChart, AxisMark, Section, Series, make_section
 from zprof.reports.pages.tenants import (

@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from zprof.model.cursor import Cursor, every, get, get_path, read
 from zprof.model.formatting import format_ms, format_ns, format_percent
-from zprof.model.metrics.metric import find_unit
-from zprof.model.quantities import Aggregation, Unit, Value
+from zprof.model.quantities import Aggregation, Unit, Value, find_unit
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_NAMES, Blame, CriticalPath, RankTime
 from zprof.reports.page import HeatMap, Note, Section, make_section

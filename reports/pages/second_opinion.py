@@ -4,8 +4,7 @@ from msgspec.structs import replace
 
 from zprof.model.cursor import Cursor, get, read
 from zprof.model.quantities import Unit
-from zprof.model.report import Report
-from zprof.model.second_opinion import SecondOpinion
+from zprof.model.report import Report, SecondOpinion
 from zprof.reports.page import Section, make_section
 from zprof.reports.table import (
     Cell,

@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from zprof.model.cache import CacheSummary
-from zprof.model.cause_index import FAMILIES, read_index
+from zprof.model.comparison import ComparedRow, ComparedValue
 from zprof.model.cursor import Cursor, read
 from zprof.model.doctor import CheckStatus, Doctor
+from zprof.model.findings import FAMILIES, read_index
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.memory import RankMemory
 from zprof.model.quantities import Unit, Value
-from zprof.model.second_opinion import FigureStatus, RankVerification, Verification, VerifiedFigure
-from zprof.model.side_by_side import ComparedRow, ComparedValue
+from zprof.model.report import FigureStatus, RankVerification, Verification, VerifiedFigure
 from zprof.model.time import RankTime
 from zprof.reports.page import (
     Block,

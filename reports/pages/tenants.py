@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from zprof.model.cursor import Cursor, get, read
 from zprof.model.findings import Confidence
 from zprof.model.memory import Basis, RankMemory
-from zprof.model.metrics.catalogue import METRICS
+from zprof.model.metrics import METRICS
 from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import LegendEntry, Segment

@@ -8,13 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from zprof.model.cursor import Cursor, every, get, get_path, read
-from zprof.model.metrics.metric import find_unit
-from zprof.model.paths import Path
-from zprof.model.quantities import Aggregation, Unit, Value
+from zprof.model.plan import Outlook, PredictedFigure, Prediction
+from zprof.model.quantities import Aggregation, Path, Unit, Value, find_unit
 from zprof.model.report import Report, VerdictStatus, WhatIf
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import IN_WINDOW, LEDGER_NAMES, PER_STEP
-from zprof.model.whatif import Outlook, PredictedFigure, Prediction
 from zprof.reports.page import (
     Block,
     Facts,

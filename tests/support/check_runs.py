@@ -10,7 +10,7 @@ from zprof.analysis.time.ledger import find_ledger_bounds
 from zprof.checks.baseline import make_baseline
 from zprof.checks.check import check
 from zprof.model.baseline import Baseline
-from zprof.model.check import Check, GateResult, Limit, Sense
+from zprof.model.comparison import Check, GateResult, Limit, Sense
 from zprof.model.findings import Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, MemoryPart, RankMemory

@@ -14,8 +14,8 @@ from zprof.model.memory import (
     ModulePeak,
     PhasePeak,
     RankMemory,
+    RankSpread,
 )
-from zprof.model.memory_changes import RankSpread
 from zprof.model.tenants import Tenant
 
 GIB = 1 << 30

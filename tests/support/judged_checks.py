@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.support.check_runs import MS, Made, check_run, judged
 from zprof.checks.check import check as check_limits
 from zprof.checks.limit_text import parse_limit
-from zprof.model.check import Check, GateResult, Limit, Outcome
+from zprof.model.comparison import Check, GateResult, Limit, Outcome
 from zprof.model.memory import MemoryPart
 from zprof.model.tenants import Tenant
 

@@ -20,8 +20,8 @@ from zprof.analysis.analysis import analyse
 from zprof.analysis.compare.rows import build_finding_section, build_memory_section, build_time_sections
 from zprof.diagnosis.diagnose import diagnose
 from zprof.integrations.imports.import_paths import import_paths
+from zprof.model.comparison import Setting, SideBySide
 from zprof.model.report import Report
-from zprof.model.side_by_side import Setting, SideBySide
 from zprof.reports.formats import render_page_html, render_page_markdown, render_page_text
 from zprof.reports.page import Block, Page
 from zprof.reports.pages.check import build_check_page

@@ -9,8 +9,8 @@ from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshot_histories import FORWARD, MAIN, Frames, Training, at, written
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.diagnosis.diagnose import diagnose, diagnose_side_by_side
+from zprof.model.comparison import SideBySide
 from zprof.model.report import Report
-from zprof.model.side_by_side import SideBySide
 from zprof.run.reader import Run
 
 #: An operator, as torch's C++ frames name it.

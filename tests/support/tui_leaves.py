@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from zprof.model.cursor import follow, read
-from zprof.model.paths import parse_path
-from zprof.model.quantities import Aggregation, Unit, Value
+from zprof.model.quantities import Aggregation, Unit, Value, parse_path
 
 #: A figure is rounded to whole nanoseconds or bytes on its way: means of the report may be.
 _ROUNDING = 1.0

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from zprof.analysis.analysis import RunAnalysis, analyse
 from zprof.integrations.imports.import_paths import import_paths
-from zprof.model.whatif import Change, PredictedFigure, Prediction
+from zprof.model.plan import Change, PredictedFigure, Prediction
 from zprof.run.reader import load
 from zprof.simulator.plan import SimulationPlan
 from zprof.simulator.simulate import run_plan, simulate

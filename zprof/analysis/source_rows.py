@@ -11,7 +11,7 @@ from zprof.analysis.columns import Columns, Groups, Mask, OptionalInts
 from zprof.analysis.tables import pick_most_exposed, select_rows
 from zprof.model.collectives import CollectiveKind
 from zprof.model.memory import Allocation, RankMemory
-from zprof.model.paths import EVERY, Path
+from zprof.model.quantities import EVERY, Path
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_TERMS, LateReason, LinkFit, MessageSizes, UnitTime
 

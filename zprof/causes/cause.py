@@ -29,9 +29,9 @@ from zprof.analysis.signal import Fact, Untested, make_fact
 from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Confidence, Evidence, Finding, Severity, SourceLocation
 from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate
+from zprof.model.plan import Change
 from zprof.model.quantities import Unit
 from zprof.model.time import Time
-from zprof.model.whatif import Change
 from zprof.step.predict import PlayedStep
 from zprof.step.tasks import Graph
 

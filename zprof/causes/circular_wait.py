@@ -4,8 +4,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.causes.stuck import EVIDENCE, enter_in_same_order, find_stuck, make_stuck_signal
 from zprof.model.formatting import name_ranks
-from zprof.model.hang import Hang, HangClass
-from zprof.model.hang_words import MAX_NAMED_RANKS, describe_operation, format_line
+from zprof.model.hang import MAX_NAMED_RANKS, Hang, HangClass, describe_operation, format_line
 
 CAUSE = Cause(
     id="ZP605",

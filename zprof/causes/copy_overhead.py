@@ -31,9 +31,9 @@ from zprof.analysis.time.kernel_comparison import measure_copies, measure_copy_s
 from zprof.analysis.time.needless_collectives import MIN_PLAYED_RATIO
 from zprof.causes.cause import Cause, Sign, Signal
 from zprof.causes.fix import Fix
+from zprof.model.collectives import parse_function_name
 from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import printable
-from zprof.model.kernels import parse_function_name
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step import edits

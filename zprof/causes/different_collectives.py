@@ -7,8 +7,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.causes.stuck import EVIDENCE, describe_sides, find_stuck, make_stuck_signal
 from zprof.model.formatting import name_ranks
-from zprof.model.hang import HangClass
-from zprof.model.hang_words import MAX_NAMED_RANKS, format_line
+from zprof.model.hang import MAX_NAMED_RANKS, HangClass, format_line
 
 _MAX_LINES = 4
 

@@ -4,8 +4,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.causes.stuck import EVIDENCE, find_stuck, make_stuck_signal
 from zprof.model.formatting import name_ranks
-from zprof.model.hang import HangClass
-from zprof.model.hang_words import MAX_NAMED_RANKS
+from zprof.model.hang import MAX_NAMED_RANKS, HangClass
 
 _FIX = (
     "keep the logs of all ranks: torchrun --log-dir logs -r 3\n"

@@ -8,8 +8,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.causes.stuck import EVIDENCE, find_stuck, list_stopped, make_stuck_signal
 from zprof.model.formatting import printable
-from zprof.model.hang import Hang, HangClass
-from zprof.model.hang_words import MAX_NAMED_RANKS, describe_location
+from zprof.model.hang import MAX_NAMED_RANKS, Hang, HangClass, describe_location
 
 _FIX = (
     "py-spy dump --pid PID on that rank, several times: the line that stays is the one\n"

@@ -25,9 +25,9 @@ from zprof.causes.cause import Cause, Observation, Sign, Signal
 from zprof.causes.fix import Fix
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence, Finding
+from zprof.model.plan import Change
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
-from zprof.model.whatif import Change
 from zprof.step import edits
 from zprof.step.gathers import LateGathers, are_gathers_late, measure_late_gathers, select_gathers
 from zprof.step.predict import PlayedStep

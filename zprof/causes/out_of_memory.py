@@ -13,9 +13,9 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.signal import Fact, make_fact
 from zprof.analysis.user_code import find_user_frame
 from zprof.causes.cause import Cause, Need, Signal
+from zprof.model.endings import OutOfMemory
 from zprof.model.findings import Confidence, Severity
 from zprof.model.formatting import format_bytes
-from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.quantities import Unit
 from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME, Tenant
 

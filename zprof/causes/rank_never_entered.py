@@ -7,8 +7,7 @@ order of the others: the fix names both.
 from zprof.analysis.analysis import RunAnalysis
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.causes.stuck import EVIDENCE, find_stuck, make_stuck_signal
-from zprof.model.hang import Hang, HangClass
-from zprof.model.hang_words import name_operation
+from zprof.model.hang import Hang, HangClass, name_operation
 
 _FIX = (
     "make the condition around the collective the same on all ranks: broadcast or all_reduce what it "

@@ -1,6 +1,6 @@
 """Load the causes that a run has what they need for: one file each in this folder, but for the shared ones.
 
-Names and needs are known from the index (:mod:`zprof.model.cause_index`) without loading a file. A file that
+Names and needs are known from the index (:mod:`zprof.model.findings`) without loading a file. A file that
 is not in the index yet is loaded.
 """
 
@@ -11,7 +11,7 @@ from pkgutil import iter_modules
 
 import zprof.causes
 from zprof.causes.cause import Cause, Need
-from zprof.model.cause_index import read_index
+from zprof.model.findings import read_index
 
 _SHARED = frozenset({"cause", "fix", "host_fixes", "lateness", "registry", "stuck"})
 

@@ -11,13 +11,18 @@ from zprof.analysis.signal import Fact, make_fact
 from zprof.causes.cause import Signal
 from zprof.model.findings import Confidence, Severity
 from zprof.model.formatting import format_ns, name_ranks, printable, shorten
-from zprof.model.hang import Hang, HangClass, HangStatus, ProcessState, RankAtHang, is_stuck
-from zprof.model.hang_words import (
+from zprof.model.hang import (
     MAX_NAME_LENGTH,
     MAX_NAMED_RANKS,
+    Hang,
+    HangClass,
+    HangStatus,
+    ProcessState,
+    RankAtHang,
     describe_location,
     describe_operation,
     format_line,
+    is_stuck,
     name_entered,
     name_operation,
 )

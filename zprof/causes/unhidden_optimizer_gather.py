@@ -29,9 +29,9 @@ from zprof.causes.cause import Cause, Signal
 from zprof.causes.fix import Fix
 from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import format_bytes
+from zprof.model.plan import Change
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine
-from zprof.model.whatif import Change
 from zprof.step.gathers import hide_closing_gathers, read_closing_gathers
 from zprof.step.half_precision import measure_half_bytes
 from zprof.step.tasks import Graph

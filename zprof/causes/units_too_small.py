@@ -18,9 +18,9 @@ from zprof.analysis.signal import Untested, make_fact
 from zprof.causes.cause import MIN_GAIN_RATIO, Cause, Observation, Proof, Sign, Signal
 from zprof.causes.fix import WRAP_BLOCKS, Fix, measure_sizes
 from zprof.model.findings import Finding
+from zprof.model.plan import Change
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine
-from zprof.model.whatif import Change
 from zprof.step.message_sizes import ResizedMessages
 from zprof.step.predict import PlayedStep
 from zprof.step.small_messages import (

@@ -18,7 +18,7 @@ from zprof.analysis.memory.largest_rank import (
 from zprof.analysis.signal import make_fact
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.model.findings import Confidence
-from zprof.model.memory_history import WindowKind
+from zprof.model.memory import WindowKind
 from zprof.model.quantities import Unit
 from zprof.model.tenants import WEIGHT_COPY, Tenant
 

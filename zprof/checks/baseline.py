@@ -29,15 +29,15 @@ from zprof.model.baseline import (
     TimeBaseline,
 )
 from zprof.model.collectives import CollectiveKind
+from zprof.model.comparison import ComparedRow, ComparedValue
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
 from zprof.model.json_format import to_tree
 from zprof.model.memory import RankMemory
 from zprof.model.report import Report
-from zprof.model.side_by_side import ComparedRow, ComparedValue
+from zprof.model.suggestions import suggest_path
 from zprof.model.tenants import BACKEND_SCRATCH, UNTAGGED_NAME, Tenant
 from zprof.model.time import CollectiveTime, StepTime, has_unsplit_wait
-from zprof.run.near_paths import suggest_path
 from zprof.run.plain_file import open_plain
 from zprof.version import __version__
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.checks.limits import GATES, Gate
-from zprof.model.check import Limit, Sense
+from zprof.model.comparison import Limit, Sense
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
 from zprof.model.quantities import Unit

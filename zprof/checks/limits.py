@@ -20,14 +20,13 @@ from msgspec.structs import replace
 from zprof.analysis.compare.intervals import ratio_samples
 from zprof.checks.baseline import find_highest_peak
 from zprof.model.baseline import Baseline, CollectiveBaseline, MemoryBaseline, TimeBaseline
-from zprof.model.check import Figure, Limit, LimitRow, Sense
+from zprof.model.comparison import Figure, Limit, LimitRow, Sense
 from zprof.model.findings import Confidence
 from zprof.model.formatting import format_bytes, format_psi, printable, shorten
 from zprof.model.gaps import GapKind
 from zprof.model.memory import RankMemory
-from zprof.model.metrics.catalogue import METRICS
-from zprof.model.metrics.metric import Better, Metric
-from zprof.model.quantities import Unit, format_number, format_signed
+from zprof.model.metrics import METRICS
+from zprof.model.quantities import Better, Metric, Unit, format_number, format_signed
 from zprof.model.report import Report
 from zprof.model.tenants import (
     BACKEND_SCRATCH,

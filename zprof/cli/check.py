@@ -22,11 +22,10 @@ from zprof.cli.inputs import (
 )
 from zprof.cli.output import PAGE_FORMATS, check_output_targets, print_document, write_document
 from zprof.cli.shared_options import add_run, add_training_options
-from zprof.model.check import Check, Limit
+from zprof.model.comparison import Check, Limit
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
-from zprof.model.suggestions import suggest_names
-from zprof.run.near_paths import suggest_path
+from zprof.model.suggestions import suggest_names, suggest_path
 
 if TYPE_CHECKING:
     from zprof.checks.config import StatedLimit

@@ -15,7 +15,7 @@ from zprof.cli.shared_options import (
 )
 
 if TYPE_CHECKING:
-    from zprof.model.side_by_side import SideBySide
+    from zprof.model.comparison import SideBySide
 
 
 class CompareCommand:

@@ -71,7 +71,7 @@ def _complete_value(*, prefix: str, action: argparse.Action, **_: object) -> Ite
     """Yield what may be the value of an argument and begins with ``prefix``."""
     kind = str(action.metavar)
     if kind == _FINDING:
-        from zprof.model.cause_index import read_index
+        from zprof.model.findings import read_index
 
         for entry in read_index():
             yield from (name for name in (entry.id, entry.name) if name.startswith(prefix))

@@ -98,7 +98,7 @@ def _expand_help(topic: Sequence[str], commands: Sequence[Entry]) -> list[str]:
 
 def _is_finding(topic: str) -> bool:
     """Return True for the name of a finding, and for what looks like the ID of one."""
-    from zprof.model.cause_index import read_index
+    from zprof.model.findings import read_index
 
     name = topic.lower()
     return (name[:2] == "zp" and name[2:].isdecimal()) or name.replace("-", "_") in {

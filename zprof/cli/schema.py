@@ -40,7 +40,7 @@ class SchemaCommand:
 def make_schema(document: str) -> Mapping[str, Any]:
     """Return the schema of one of ``DOCUMENTS``, as a tree of JSON values."""
     from zprof.model.baseline import Baseline
-    from zprof.model.check import Check
+    from zprof.model.comparison import Check
     from zprof.model.json_format import make_json_schema
     from zprof.model.plan import Plan
     from zprof.model.report import Report, WhatIf

@@ -8,7 +8,7 @@ from zprof.model.errors import MissingData
 from zprof.model.extras import Extra, require_extra
 from zprof.model.formatting import printable
 from zprof.model.parsing import parse_number_ranges, parse_positive
-from zprof.model.second_opinion import FigureStatus
+from zprof.model.report import FigureStatus
 
 
 class VerifyCommand:

@@ -9,7 +9,7 @@ from zprof.cli.inputs import open_run
 from zprof.cli.output import add_output_options, render_to
 from zprof.cli.shared_options import add_run
 from zprof.model.parsing import parse_count, parse_count_or_zero, parse_factor
-from zprof.model.whatif import Change
+from zprof.model.plan import Change
 
 if TYPE_CHECKING:
     from zprof.model.report import WhatIf

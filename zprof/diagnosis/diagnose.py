@@ -19,7 +19,7 @@ from zprof.run.reader import Run
 from zprof.version import __version__
 
 if TYPE_CHECKING:
-    from zprof.model.side_by_side import SideBySide
+    from zprof.model.comparison import SideBySide
 
 
 def diagnose(

@@ -20,16 +20,19 @@ from msgspec import Struct, field
 
 from zprof.causes.cause import Cause, Sign
 from zprof.diagnosis.claims import ExposedGroup, Unexplained
-from zprof.model.ending_text import describe_endings, describe_out_of_memory, list_lost_ranks
-from zprof.model.endings import RankEnd
+from zprof.model.endings import (
+    OutOfMemory,
+    RankEnd,
+    describe_endings,
+    describe_out_of_memory,
+    list_lost_ranks,
+)
 from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate, printable, shorten
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import Hang, HangStatus
-from zprof.model.machines import find_machine
-from zprof.model.memory import Basis, Memory, RankMemory
-from zprof.model.memory_changes import GroupChange
-from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.job import find_machine
+from zprof.model.memory import Basis, GroupChange, Memory, RankMemory
 from zprof.model.quantities import BOUND_WORDS, Bound
 from zprof.model.report import WORK_SETTINGS, Comparison, RunFacts, Verdict, VerdictStatus, Volume
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
@@ -214,7 +217,7 @@ def _judge_without_cause(case: Case) -> _Judgement:
 def judge_change(case: Case, comparison: Comparison) -> _Judgement:
     """Return status and sentence against a baseline; both runs must be timed."""
     from zprof.analysis.compare.judgement import Obstacle, find_obstacle, judge_step_time
-    from zprof.model.side_by_side import Judgement
+    from zprof.model.comparison import Judgement
 
     times, work = comparison.step_time, comparison.equal_work
     assert times is not None

@@ -12,10 +12,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from zprof.model.metrics.catalogue import find_metric
-from zprof.model.metrics.metric import find_unit
-from zprof.model.paths import EVERY, Path
-from zprof.model.quantities import Aggregation, Bound, Unit, Value, combine_bounds, negate_bound
+from zprof.model.metrics import find_metric
+from zprof.model.quantities import (
+    EVERY,
+    Aggregation,
+    Bound,
+    Path,
+    Unit,
+    Value,
+    combine_bounds,
+    find_unit,
+    negate_bound,
+)
 
 
 class Cursor:

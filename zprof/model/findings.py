@@ -1,8 +1,24 @@
-"""Define findings: a claim with cause, evidence, saving range, confidence, fix and a way to disprove it."""
+"""Define findings: a claim with cause, evidence, saving range, confidence, fix and a way to disprove it.
+
+The index of all causes is written by ``python -m docs.tools.finding_index`` from their records.
+"""
 
 from enum import StrEnum
+from functools import cache
+from importlib import resources
 
+import msgspec
 from msgspec import Struct
+
+#: Families of causes by the start of their ids, in order.
+FAMILIES = {
+    "ZP1": "Measurement",
+    "ZP2": "Memory",
+    "ZP3": "Waiting",
+    "ZP4": "Transfer and volume",
+    "ZP5": "Host and device",
+    "ZP6": "Hang",
+}
 
 
 class Severity(StrEnum):
@@ -99,3 +115,19 @@ class Finding(Struct, frozen=True, kw_only=True):
     def invalidates_times(self) -> bool:
         """Return True if the times of the run cannot be trusted."""
         return self.is_about_recording and self.severity is Severity.HIGH
+
+
+class IndexEntry(Struct, frozen=True, kw_only=True):
+    """What is known of a cause without loading its file; ``needs``: what a run must have for it."""
+
+    id: str
+    name: str
+    meaning: str
+    needs: tuple[str, ...]
+
+
+@cache
+def read_index() -> tuple[IndexEntry, ...]:
+    """Return all causes, by id."""
+    text = (resources.files("zprof") / "findings" / "index.json").read_bytes()
+    return tuple(msgspec.json.decode(text, type=list[IndexEntry]))

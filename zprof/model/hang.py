@@ -1,11 +1,20 @@
-"""What a stuck job waits for: the operations that cannot finish, the ranks behind them, and who waits."""
+"""What a stuck job waits for: operations that cannot finish, who waits for whom, and the names for them."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import TypeGuard
 
 from msgspec import Struct
 
 from zprof.model.findings import Confidence, SourceLocation
+from zprof.model.formatting import name_ranks, printable, shorten
+
+#: Ranks that a sentence names, and a line of a list or a table.
+MAX_NAMED_RANKS, MAX_RANKS = 4, 6
+#: Characters of a group's name, in a sentence and in a line of a list or a table.
+MAX_NAME_LENGTH, _MAX_SHORT_NAME_LENGTH = 60, 40
+_MAX_SIZES_LENGTH = 40
+_DUMP_SETTINGS = "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
 
 
 class HangClass(StrEnum):
@@ -204,3 +213,185 @@ class Hang(Struct, frozen=True, kw_only=True):
 def is_stuck(hang: Hang | None) -> TypeGuard[Hang]:
     """Return True if a job waits for what will not come."""
     return hang is not None and hang.status is HangStatus.STUCK
+
+
+def describe_operation(operation: StuckOperation) -> str:
+    """Return "all_reduce #12 [1024] Float of the tensor group tp (ranks 0 and 1)"."""
+    sizes = shorten(format_sizes(operation.sizes, operation.dtypes), _MAX_SIZES_LENGTH)
+    role = f"{operation.role} group" if operation.role else "group"
+    name = shorten(operation.description or operation.group, MAX_NAME_LENGTH)
+    title = f"{operation.operation} #{operation.sequence}{f' {sizes}' if sizes else ''}"
+    if not name:
+        return printable(f"{title}, in a group without a name")
+    return printable(f"{title} of the {role} {name} ({_describe_members(operation)})")
+
+
+def _describe_members(operation: StuckOperation) -> str:
+    if operation.size is None:
+        return "members unknown"
+    if operation.unnamed:
+        return f"{operation.size} members"
+    return name_ranks(operation.ranks, MAX_NAMED_RANKS)
+
+
+def format_sizes(sizes: str, dtypes: str) -> str:
+    """Return "[1024,8] Float" for the sizes of one tensor, "[8],[16] Float,Float" for several.
+
+    Sizes of an output follow those of the input: "[8] -> [32] Float".
+    """
+    sides = (side[1:-1] if side.startswith("[[") else side for side in sizes.split(" -> "))
+    return " ".join(part for part in (" -> ".join(sides), dtypes) if part)
+
+
+def name_operation(operation: StuckOperation) -> str:
+    """Return "all_reduce #12 of TENSOR_GROUP"."""
+    name = shorten(operation.description or operation.group, _MAX_SHORT_NAME_LENGTH)
+    return printable(f"{operation.operation} #{operation.sequence} of {name}")
+
+
+def describe_last(culprit: RankAtHang) -> str:
+    """Return the last that it entered, "all_reduce #11 of GROUP at train.py:42 in step"; empty if unknown.
+
+    The line is left out if the rank is still at it.
+    """
+    if culprit.last_sequence is None:
+        return ""
+    name = " ".join(part for part in (culprit.last_operation, f"#{culprit.last_sequence}") if part)
+    group = shorten(culprit.last_group, _MAX_SHORT_NAME_LENGTH)
+    is_new = culprit.last_location is not None and culprit.last_location != culprit.location
+    where = f" at {describe_location(culprit.last_location)}" if culprit.last_location and is_new else ""
+    return printable(f"{name} of {group}") + where
+
+
+def describe_location(location: SourceLocation) -> str:
+    """Return "train.py:42 in step"."""
+    return printable(f"{location.file}:{location.line} in {shorten(location.function, MAX_NAME_LENGTH)}")
+
+
+def name_entered(side: EnteredSide) -> str:
+    """Return "all_reduce [4] Float"."""
+    sizes = shorten(format_sizes(side.sizes, side.dtypes), _MAX_SIZES_LENGTH)
+    return printable(f"{side.operation} {sizes}".strip())
+
+
+def format_line(location: SourceLocation | None) -> str:
+    """Return "train.py:42"; empty if unknown."""
+    return printable(f"{location.file}:{location.line}") if location is not None else ""
+
+
+def name_missing_evidence(hang: Hang) -> str:
+    """Return what would tell more than the logs do; empty if they show all members, or there are none."""
+    is_told = hang.kind not in (HangClass.RANK_MISSING, HangClass.CANNOT_TELL)
+    if not hang.logs or (is_told and hang.operations and hang.operations[0].size is not None):
+        return ""
+    silent = [] if is_told else [each.rank for each in hang.culprits]
+    if silent:
+        whose = f"the log of {name_ranks(silent, MAX_NAMED_RANKS)}"
+    else:
+        whose = "the logs of all ranks (torchrun --log-dir logs -r 3)"
+    return f"{whose}, or dumps of the flight recorder ({_DUMP_SETTINGS})"
+
+
+class WaitingRanks(Struct, frozen=True, kw_only=True):
+    """Ranks that wait for the same ranks.
+
+    ``operations``: numbers in ``Hang.operations`` of all that they wait in, the cause first. ``causes``: the
+    culprits among those that they wait for. ``for_ranks`` is empty if all members are in the operation.
+    """
+
+    ranks: tuple[int, ...]
+    for_ranks: tuple[int, ...]
+    operations: tuple[int, ...]
+    causes: tuple[int, ...] = ()
+
+
+def group_waits(hang: Hang) -> tuple[WaitingRanks, ...]:
+    """Return one entry per set of waiting ranks and ranks waited for: the causes first, then by size."""
+    accused = {culprit.rank for culprit in hang.culprits}
+    numbers: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for wait in hang.waits:
+        numbers.setdefault((wait.ranks, wait.for_ranks), []).append(wait.operation)
+    groups = [
+        WaitingRanks(
+            ranks=ranks,
+            for_ranks=for_ranks,
+            operations=tuple(operations),
+            causes=tuple(rank for rank in for_ranks if rank in accused),
+        )
+        for (ranks, for_ranks), operations in numbers.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: (not group.causes, -len(group.ranks))))
+
+
+def are_all_in(hang: Hang, wait: WaitingRanks) -> bool:
+    """Return True if all members of an operation that nobody is late for are known to be in it."""
+    operation = hang.operations[wait.operations[0]]
+    return not wait.for_ranks and operation.size is not None and len(operation.entered) == operation.size
+
+
+def name_cause(hang: Hang) -> str:
+    """Return what marks the ranks that everything waits for: nobody is accused for a dump that is missing."""
+    if hang.kind is not HangClass.RANK_MISSING or any(each.exit_code is not None for each in hang.culprits):
+        return "cause"
+    return "no line" if hang.logs else "no dump"
+
+
+def mark_cause(hang: Hang, wait: WaitingRanks) -> str:
+    """Return "cause", or "cause: 8" if others are waited for too; empty if no culprit is among them."""
+    if not wait.causes or wait.causes == wait.for_ranks:
+        return name_cause(hang) if wait.causes else ""
+    numbers = name_ranks(wait.causes, MAX_RANKS).removeprefix("ranks ").removeprefix("rank ")
+    return f"{name_cause(hang)}: {numbers}"
+
+
+class RankState(StrEnum):
+    """What a rank of a stuck job does."""
+
+    CAUSE = "cause"
+    WAITS = "waits"
+    #: It has not entered an operation in which others wait, has nothing pending, and is not the cause.
+    LATE = "late"
+    NOTHING_PENDING = "nothing pending"
+    NO_DUMP = "no dump"
+    #: No line of the logs is about it.
+    NO_LINE = "no line"
+
+
+class RankStanding(Struct, frozen=True, kw_only=True):
+    """What a rank does; ``operation``: number in ``Hang.operations`` of the one it is in or late for."""
+
+    rank: int
+    state: RankState
+    operation: int | None = None
+
+
+def list_standings(hang: Hang, ranks: Iterable[int]) -> tuple[RankStanding, ...]:
+    """Return what each of these ranks, and each without a dump, does: the causes first, then by state."""
+    culprits = {culprit.rank: culprit.operation for culprit in hang.culprits}
+    waiting: dict[int, int] = {}
+    late: dict[int, int] = {}
+    for wait in hang.waits:
+        for rank in wait.ranks:
+            waiting.setdefault(rank, wait.operation)
+    for number, operation in enumerate(hang.operations):
+        for rank in operation.entered:
+            waiting.setdefault(rank, number)
+        for rank in operation.late:
+            late.setdefault(rank, number)
+    victims, missing = set(hang.victims), set(hang.ranks_missing)
+
+    def make_standing(rank: int) -> RankStanding:
+        if rank in missing:
+            state = RankState.NO_LINE if hang.logs else RankState.NO_DUMP
+            return RankStanding(rank=rank, state=state, operation=culprits.get(rank))
+        if rank in culprits:
+            return RankStanding(rank=rank, state=RankState.CAUSE, operation=culprits[rank])
+        if rank in waiting or rank in victims:
+            return RankStanding(rank=rank, state=RankState.WAITS, operation=waiting.get(rank))
+        if rank in late:
+            return RankStanding(rank=rank, state=RankState.LATE, operation=late[rank])
+        return RankStanding(rank=rank, state=RankState.NOTHING_PENDING)
+
+    order = list(RankState)
+    standings = [make_standing(rank) for rank in sorted({*ranks, *missing})]
+    return tuple(sorted(standings, key=lambda each: (order.index(each.state), each.rank)))

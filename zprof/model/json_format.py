@@ -17,8 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from msgspec import Struct
 from msgspec.structs import FieldInfo, fields
 
-from zprof.model.metrics.metric import find_unit
-from zprof.model.quantities import Unit
+from zprof.model.quantities import Unit, find_unit
 
 
 def to_tree(value: Any) -> Any:
@@ -169,7 +168,7 @@ def _definition_name(kind: type) -> str:
 
 def _describe_field(name: str, path: str) -> str:
     """Return what the catalogue of numbers says about a field, else its unit."""
-    from zprof.model.metrics.catalogue import METRICS
+    from zprof.model.metrics import METRICS
 
     metric = METRICS.get(path)
     unit = "parts per billion" if name.endswith(_PARTS_PER_BILLION) else _UNIT_WORDS.get(find_unit(name), "")

@@ -1,4 +1,4 @@
-"""Define the memory part of the report: bytes by tenant, time and rank, checked against the ZeRO formula.
+"""Define the memory part of the report: bytes by tenant, time, rank and stack, and the ZeRO formula.
 
 Sizes are integer bytes, times integer nanoseconds. ``None`` is unknown, and a gap has the reason.
 """
@@ -8,12 +8,118 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from zprof.model.endings import OutOfMemory
 from zprof.model.findings import Confidence
-from zprof.model.memory_changes import RankSpread
-from zprof.model.memory_history import HistoryWindow, StackTree
-from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.quantities import Bound, Bounds
 from zprof.model.tenants import Tenant
+
+
+class GroupChange(Struct, frozen=True, kw_only=True):
+    """What one owner holds from one place of allocation at two peaks; ``a`` is what ``b`` is compared with.
+
+    Of two runs, ``a`` is the baseline; of two ranks, the smallest. ``where`` and ``operator`` as in an
+    allocation, from ``b`` if it has the group. ``before_history``: allocated before the histories start.
+    ``merged``: groups too small to list, of which no place is known.
+    """
+
+    tenant: str
+    sub: str
+    where: str
+    operator: str
+    a_bytes: int
+    b_bytes: int
+    a_blocks: int
+    b_blocks: int
+    before_history: bool = False
+    merged: bool = False
+
+    @property
+    def delta_bytes(self) -> int:
+        """Return the growth from ``a`` to ``b``."""
+        return self.b_bytes - self.a_bytes
+
+
+class RankSpread(Struct, frozen=True, kw_only=True):
+    """Largest peak minus smallest, by tenant (including ``untagged``); the deltas sum to the difference.
+
+    ``groups``: of snapshots, the same by owner and place of allocation, the largest difference first;
+    ``a`` is the smallest rank.
+    """
+
+    largest_rank: int
+    smallest_rank: int
+    difference_bytes: int
+    tenant: str
+    delta_bytes: Mapping[str, int]
+    groups: tuple[GroupChange, ...] = ()
+
+
+class StackNodeKind(StrEnum):
+    """What a node of the tree of stacks stands for.
+
+    Frames; everything; several branches too small to show; blocks from before the history; blocks without a
+    stack.
+    """
+
+    FRAMES = "frames"
+    ROOT = "root"
+    MERGED = "merged"
+    BEFORE = "before"
+    NO_STACK = "no_stack"
+
+
+class StackNode(Struct, frozen=True, kw_only=True):
+    """One node of the tree of the stacks that are live at a rank's peak; ``parent`` is its caller.
+
+    ``parent`` is a position in the tree, -1 for the root. ``bytes`` and ``blocks`` include everything below.
+    ``tenant`` owns most of the bytes. Frames that call nothing else form one node: ``chain`` has them all,
+    outermost first, and ``frame`` is the one to show; ``operator`` is what the innermost of them called.
+    ``branches``: number of merged branches.
+    """
+
+    frame: str
+    parent: int
+    bytes: int
+    blocks: int
+    tenant: str
+    kind: StackNodeKind = StackNodeKind.FRAMES
+    operator: str = ""
+    chain: tuple[str, ...] = ()
+    branches: int = 0
+
+
+class StackTree(Struct, frozen=True, kw_only=True):
+    """Stacks at the peak of one rank, outermost frames first; small branches are merged."""
+
+    rank: int
+    device: str
+    nodes: tuple[StackNode, ...]
+
+
+class WindowKind(StrEnum):
+    """What an allocator's history shows of a program.
+
+    Steps with a backward; an optimizer alone; a forward that keeps its tensors for a backward; one that does
+    not; nothing that can be told.
+    """
+
+    TRAINING = "training"
+    OPTIMIZER = "optimizer"
+    FORWARD = "forward"
+    INFERENCE = "inference"
+    UNKNOWN = "unknown"
+
+
+class HistoryWindow(Struct, frozen=True, kw_only=True):
+    """The steps in one rank's history: ``steps`` optimizer steps with ``micro_batches`` backward passes each.
+
+    ``micro_batches`` is None if no whole step is in it.
+    """
+
+    rank: int
+    kind: WindowKind
+    steps: int
+    micro_batches: int | None
 
 
 class Basis(StrEnum):

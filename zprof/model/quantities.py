@@ -1,15 +1,74 @@
-"""Define a number that a person reads: its unit, the leaves it comes from, and whether it is exact."""
+"""Define a number of the report: its unit, its bound, its path, and its entry in the catalogue of numbers."""
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from functools import cached_property
+from typing import Final
 
 from msgspec import Struct
 
 from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_psi, format_rate
-from zprof.model.paths import Path
+from zprof.model.tenants import Tenant
 
+#: Index of a path part that stands for every entry of a list or mapping; its text is ``[*]``.
+EVERY: Final = -1
 #: How an unknown number is shown on a screen.
 UNKNOWN = "unknown"
+
+
+class Path(Struct, frozen=True, dict=True):
+    """A path such as ``time.per_rank[3].wall_ns``: names, and indices of entries or ``EVERY``."""
+
+    parts: tuple[str | int, ...] = ()
+
+    def __str__(self) -> str:
+        return "".join(
+            f".{part}" if isinstance(part, str) else f"[{'*' if part == EVERY else part}]"
+            for part in self.parts
+        ).removeprefix(".")
+
+    @cached_property
+    def pattern(self) -> str:
+        """The path without its indices, as the catalogue has it: ``time.per_rank[].wall_ns``."""
+        return "".join(f".{part}" if isinstance(part, str) else "[]" for part in self.parts).removeprefix(".")
+
+    @property
+    def name(self) -> str:
+        """The name of the field or key at the end, before any index."""
+        return next((part for part in reversed(self.parts) if isinstance(part, str)), "")
+
+    @property
+    def parent(self) -> "Path":
+        """The path of the record that has the field at the end: ``time.per_rank[3]``."""
+        last_name = max((at for at, part in enumerate(self.parts) if isinstance(part, str)), default=0)
+        return Path(self.parts[:last_name])
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """The indices on the way, in order."""
+        return tuple(part for part in self.parts if isinstance(part, int))
+
+    def at(self, index: int) -> "Path":
+        """Return the path with an index in place of ``EVERY``."""
+        return Path(tuple(index if part == EVERY else part for part in self.parts))
+
+    def starts_with(self, *names: str) -> bool:
+        """Return True if the path begins with these names."""
+        return self.parts[: len(names)] == names
+
+
+def parse_path(text: str) -> Path:
+    """Parse ``time.per_rank[3].wall_ns``; ``[*]`` and ``[]`` stand for every entry.
+
+    Raises:
+        ValueError: an index is not a number.
+    """
+    parts: list[str | int] = []
+    for piece in text.split("."):
+        name, *indices = piece.split("[")
+        parts += [name] if name else []
+        parts += [EVERY if index in ("*]", "]") else int(index.removesuffix("]")) for index in indices]
+    return Path(tuple(parts))
 
 
 class Unit(StrEnum):
@@ -177,3 +236,74 @@ def combine_bounds(bounds: Iterable[Bound]) -> Bound:
 def negate_bound(bound: Bound) -> Bound:
     """Return the bound of a number that falls as the bounded one grows."""
     return {Bound.AT_LEAST: Bound.AT_MOST, Bound.AT_MOST: Bound.AT_LEAST}.get(bound, bound)
+
+
+#: Unit by the suffix of a name; the longest suffix comes first.
+_SUFFIXES = (
+    ("_bytes_per_s", Unit.BYTES_PER_S),
+    ("_ns", Unit.NS),
+    ("_bytes", Unit.BYTES),
+    ("_ratio", Unit.RATIO),
+)
+#: Mappings keyed by tenant hold bytes; these names are their own unit.
+_UNITS: Mapping[str, Unit] = {
+    "bytes": Unit.BYTES,
+    "ns": Unit.NS,
+    "ratio": Unit.RATIO,
+    "untagged": Unit.BYTES,
+    **{tenant.value: Unit.BYTES for tenant in Tenant},
+}
+
+
+class Better(StrEnum):
+    """Which direction of a change is an improvement."""
+
+    LESS = "less"
+    MORE = "more"
+    NEITHER = "neither"
+
+
+class Metric(Struct, frozen=True, kw_only=True):
+    """A number of the report that a person reads.
+
+    ``path``: its leaf in the report, with ``[]`` in place of indices. ``help``: what it is, in one or a few
+    sentences. ``inputs``: the leaves that it is computed from, in the notation of :func:`resolve_input`.
+    ``has_interval``: False for a median, fit, sample or rate, whose changes cannot be told from noise.
+    ``own_unit``: the unit if the name of the leaf does not end in it.
+    """
+
+    path: str
+    title: str
+    help: str
+    formula: str = ""
+    inputs: tuple[str, ...] = ()
+    better: Better = Better.NEITHER
+    has_interval: bool = True
+    own_unit: Unit | None = None
+
+    @property
+    def unit(self) -> Unit:
+        """Its own unit, if given, else the one in which the name of the leaf ends."""
+        return self.own_unit or find_unit(parse_path(self.path).name)
+
+
+def find_unit(name: str) -> Unit:
+    """Return the unit of a field or column by its name; a name without a unit is a count."""
+    return _UNITS.get(name) or next((unit for end, unit in _SUFFIXES if name.endswith(end)), Unit.COUNT)
+
+
+def strip_unit(name: str) -> str:
+    """Return a name as words without its unit: ``exposed_wait_ns`` as ``exposed wait``."""
+    suffix = next((end for end, unit in _SUFFIXES if unit is not Unit.RATIO and name.endswith(end)), "")
+    return name.removesuffix(suffix).replace("_", " ")
+
+
+def resolve_input(path: Path, name: str) -> Path:
+    """Return the path of an input of a leaf.
+
+    ``name`` is a sibling, ``../name`` is one level up, and ``/name`` is an absolute path.
+    """
+    if name.startswith("/"):
+        return parse_path(name[1:])
+    record = path.parent.parent if name.startswith("../") else path.parent
+    return Path((*record.parts, *parse_path(name.removeprefix("../")).parts))

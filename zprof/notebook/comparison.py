@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import fields
 
-from zprof.model.side_by_side import SideBySide
+from zprof.model.comparison import SideBySide
 from zprof.notebook.display import Displayed
 from zprof.notebook.run import as_run
 from zprof.run.reader import Run

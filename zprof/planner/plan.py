@@ -6,9 +6,8 @@ from msgspec.structs import replace
 
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Assumed, Job
-from zprof.model.plan import PIPELINES, SCHEME_NAMES, ZERO_STAGES, Plan, PlanRow, Scheme
+from zprof.model.plan import PIPELINES, SCHEME_NAMES, ZERO_STAGES, Assumption, Plan, PlanRow, Scheme
 from zprof.model.tenants import DISPLAY_ORDER
-from zprof.model.whatif import Assumption
 from zprof.planner.gpt_units import with_units
 from zprof.planner.link_traffic import plan_traffic
 from zprof.planner.memory import device_memory, largest_model

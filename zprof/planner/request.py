@@ -2,7 +2,7 @@
 
 Errors name an option as the command line does (``--keep-last``).
 
-Hardware is named by a preset, a typical machine (:mod:`zprof.model.machines`), or is a TOML file. Put your
+Hardware is named by a preset, a typical machine (:mod:`zprof.model.job`), or is a TOML file. Put your
 own measurements in a file.
 
 Key names carry their units::
@@ -31,8 +31,18 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from zprof.model.errors import BadInput
-from zprof.model.job import Backend, Batch, Degrees, ElementBytes, Hardware, Job, Overlap, Residual, Shape
-from zprof.model.machines import PRESETS
+from zprof.model.job import (
+    PRESETS,
+    Backend,
+    Batch,
+    Degrees,
+    ElementBytes,
+    Hardware,
+    Job,
+    Overlap,
+    Residual,
+    Shape,
+)
 from zprof.model.parsing import (
     parse_count,
     parse_count_or_zero,

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from zprof.model.plan import Scheme
-from zprof.model.whatif import Assumption
+from zprof.model.plan import Assumption, Scheme
 
 _PAPER = "arXiv 1910.02054"
 _DEEP_PREFETCH_NOTE = "prefetch of more than one unit counts as one: with equal units it hides no more"

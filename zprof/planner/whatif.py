@@ -30,9 +30,9 @@ from zprof.analysis.zero_formulas import compute_tenant_formulas
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import is_stuck
 from zprof.model.memory import RankMemory
+from zprof.model.plan import Change, Outlook, PredictedFigure, Prediction
 from zprof.model.report import Report
 from zprof.model.tenants import BACKEND_SCRATCH, Tenant
-from zprof.model.whatif import Change, Outlook, PredictedFigure, Prediction
 from zprof.step.from_units import assumptions
 from zprof.step.from_units.assumptions import ASSUMPTIONS
 from zprof.step.from_units.calibration import CalibratedModel

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.suggestions import suggest_names
+from zprof.model.suggestions import make_missing_error, suggest_names
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import (
     FLIGHT_RECORDER,
@@ -36,7 +36,6 @@ from zprof.run.manifest import (
     read_rank_manifest,
     read_run_manifest,
 )
-from zprof.run.near_paths import make_missing_error
 from zprof.run.step_log import read_last_end_ns, read_last_lines
 
 if TYPE_CHECKING:

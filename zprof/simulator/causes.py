@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from msgspec.structs import replace
 
-from zprof.model.cause_index import read_index
 from zprof.model.errors import BadInput
+from zprof.model.findings import read_index
 from zprof.simulator.plan import DType, HostDelay, Limiter, PartialRecording, SimulationPlan, Vendor
 
 #: Healthy jobs: as it is, and with communication that barely fits behind compute.

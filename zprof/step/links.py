@@ -31,8 +31,8 @@ from zprof.analysis.per_step import get_clock_uncertainty_ns
 from zprof.analysis.time.collective_rows import select_kind
 from zprof.analysis.time.collective_times import fit_line
 from zprof.model.collectives import CollectiveKind, bus_factor
+from zprof.model.plan import Change, FittedLink
 from zprof.model.time import LinkFit
-from zprof.model.whatif import Change, FittedLink
 
 _BASE_NS, _NVLINK_HOP_NS, _NETWORK_HOP_NS = 8_400.0, 3_400.0, 14_000.0
 _SLACK_NS = 50_000.0

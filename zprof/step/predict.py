@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap
-from zprof.model.whatif import Change
+from zprof.model.plan import Change
 from zprof.step.from_host_spans import build_host_graph
 from zprof.step.from_kernels import build_graph
 from zprof.step.from_units.prediction import predict_gain_ns

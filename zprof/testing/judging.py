@@ -16,7 +16,7 @@ from msgspec import Struct
 from zprof.checks.baseline import make_baseline, read_baseline, to_json
 from zprof.checks.check import check
 from zprof.model.baseline import Baseline
-from zprof.model.check import Check, GateResult, Limit, Outcome
+from zprof.model.comparison import Check, GateResult, Limit, Outcome
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
 from zprof.notebook.run import AnalysedRun

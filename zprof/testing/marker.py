@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from zprof.checks.limit_text import parse_limit
 from zprof.checks.limits import GATES
-from zprof.model.check import Limit
+from zprof.model.comparison import Limit
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
 from zprof.model.suggestions import suggest_names

@@ -15,9 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from zprof.model.cursor import follow, read
-from zprof.model.metrics.metric import find_unit
-from zprof.model.paths import EVERY, Path
-from zprof.model.quantities import Bound, Value
+from zprof.model.quantities import EVERY, Bound, Path, Value, find_unit
 from zprof.model.report import Report
 from zprof.tui.session import LoadedRun
 from zprof.tui.theme import HEAT

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.model.whatif import Calibration, Change
+from zprof.model.plan import Calibration, Change
 from zprof.tui.session import LoadedRun
 
 

@@ -12,10 +12,8 @@ from zprof.analysis.columns import Columns, Texts
 from zprof.analysis.source_rows import find_source_rows
 from zprof.model.cursor import follow, read
 from zprof.model.formatting import printable, shorten
-from zprof.model.metrics.catalogue import find_metric
-from zprof.model.metrics.metric import find_unit, resolve_input, strip_unit
-from zprof.model.paths import EVERY, Path
-from zprof.model.quantities import Aggregation, Value
+from zprof.model.metrics import find_metric
+from zprof.model.quantities import EVERY, Aggregation, Path, Value, find_unit, resolve_input, strip_unit
 from zprof.reports.table import Cell, Column, Kind, Mark, Row, Table
 from zprof.tui.popups import Popup
 from zprof.tui.session import LoadedRun

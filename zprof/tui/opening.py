@@ -20,11 +20,10 @@ from zprof.analysis.tables import make_collective_table, pick_most_exposed, sele
 from zprof.model.cursor import follow, get
 from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import Gap
-from zprof.model.metrics.metric import find_unit
-from zprof.model.quantities import Bound, Bounds, Unit, Value
+from zprof.model.plan import Outlook, PredictedFigure
+from zprof.model.quantities import Bound, Bounds, Unit, Value, find_unit
 from zprof.model.report import Report
 from zprof.model.time import SPLIT_BOUNDS, CollectiveTime, LateReason
-from zprof.model.whatif import Outlook, PredictedFigure
 from zprof.reports.finding_pages import read_page
 from zprof.reports.layout import wrap
 from zprof.reports.pages.assumptions import list_assumption_details

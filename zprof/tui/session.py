@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from zprof.analysis.facts import describe_run
 from zprof.cache.reports import ask_diagnosis, find_report_file, keep, recall
+from zprof.model.comparison import JudgedRow, RowPlace, SideBySide
 from zprof.model.report import Report, RunFacts
-from zprof.model.side_by_side import JudgedRow, RowPlace, SideBySide
 from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run
 

@@ -37,9 +37,8 @@ from zprof.collectors.kineto.device.metadata import (
 )
 from zprof.collectors.kineto.process_groups import GroupResolver
 from zprof.collectors.kineto.trace import ABSENT, Int64s, Trace, TraceProcessGroup
-from zprof.model.collectives import CollectiveKind
+from zprof.model.collectives import CollectiveKind, identify_kernel, is_collective_kernel
 from zprof.model.gaps import Gap
-from zprof.model.kernels import identify_kernel, is_collective_kernel
 from zprof.run.ranges import RangeVerb
 
 _POINT_TO_POINT = (CollectiveKind.SEND, CollectiveKind.RECV)

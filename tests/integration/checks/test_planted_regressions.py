@@ -11,7 +11,7 @@ from zprof.checks.check import check
 from zprof.checks.config import adapt_to_device, default_limits
 from zprof.checks.limit_text import parse_limit
 from zprof.diagnosis.diagnose import diagnose
-from zprof.model.check import Check, GateResult, Limit
+from zprof.model.comparison import Check, GateResult, Limit
 from zprof.model.report import Report
 from zprof.run.reader import load
 

@@ -13,8 +13,7 @@ import zprof
 from tests.support.real_traces import TRACES
 from zprof.analysis.analysis import RunAnalysis
 from zprof.cli import main
-from zprof.model.memory import RankMemory
-from zprof.model.memory_history import WindowKind
+from zprof.model.memory import RankMemory, WindowKind
 from zprof.model.tenants import Tenant
 
 SNAPSHOTS = TRACES.with_name("snapshots")

@@ -10,7 +10,7 @@ import pytest
 from tests.support.hta_trace import ROWS, hta_trace
 from zprof.cli import main
 from zprof.integrations.hta.verification import verify_with_hta
-from zprof.model.second_opinion import FigureStatus, RankVerification, Verification
+from zprof.model.report import FigureStatus, RankVerification, Verification
 
 EQUAL, DIFFERS = FigureStatus.EQUAL, FigureStatus.DIFFERS
 BY_HAND = {

@@ -5,11 +5,11 @@ from msgspec.structs import replace
 
 from tests.support.diagnosis_reports import LATE, against_baseline, alone, larger_batch
 from zprof.analysis.compare.judgement import Uncertainty, find_uncertainty, judge_row
+from zprof.model.comparison import ComparedRow, ComparedValue, Judgement
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.metrics.catalogue import find_metric
-from zprof.model.paths import parse_path
+from zprof.model.metrics import find_metric
+from zprof.model.quantities import parse_path
 from zprof.model.report import Difference
-from zprof.model.side_by_side import ComparedRow, ComparedValue, Judgement
 from zprof.reports.pages.compare_table import format_judgement
 
 MS = 1_000_000

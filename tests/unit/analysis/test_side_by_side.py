@@ -17,9 +17,9 @@ from zprof.analysis.compare.rows import (
     build_time_sections,
     list_settings,
 )
+from zprof.model.comparison import ComparedSection, ComparedValue
 from zprof.model.gaps import Gap
 from zprof.model.report import Report
-from zprof.model.side_by_side import ComparedSection, ComparedValue
 from zprof.model.time import LEDGER_TERMS, CollectiveTime, Time
 from zprof.run.reader import load
 

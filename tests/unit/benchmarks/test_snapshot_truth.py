@@ -18,7 +18,7 @@ from benchmarks.snapshot_truth.variants import VARIANTS
 from tests.support.memory_runs import T0, alloc, full, write
 from zprof.analysis.memory.steps_and_phases import Timeline
 from zprof.collectors.snapshot.convert import convert_snapshot
-from zprof.model.memory_history import HistoryWindow
+from zprof.model.memory import HistoryWindow
 from zprof.model.tenants import Tenant
 from zprof.run.schema import TABLES
 

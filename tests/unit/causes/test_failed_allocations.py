@@ -7,8 +7,8 @@ from tests.support.rule_runs import found, judged
 from zprof.analysis.analysis import RunAnalysis
 from zprof.causes.out_of_memory import CAUSE as out_of_memory
 from zprof.diagnosis.diagnose import diagnose
+from zprof.model.endings import OutOfMemory
 from zprof.model.findings import Severity
-from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.report import VerdictStatus
 
 

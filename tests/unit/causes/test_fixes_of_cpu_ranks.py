@@ -16,7 +16,7 @@ from zprof.causes.fix import choose_fix, measure_sizes
 from zprof.causes.host_fixes import choose_launch_fix, choose_wait_fix
 from zprof.causes.lateness import REASON_TEXT, choose_late_fix
 from zprof.causes.sharding_spans_nodes import CAUSE as sharding_spans_nodes
-from zprof.model.cause_index import read_index
+from zprof.model.findings import read_index
 from zprof.simulator.causes import PLANTS, plant
 from zprof.simulator.plan import Vendor
 

@@ -10,8 +10,7 @@ from zprof.causes.attention_scores import CAUSE as attention_scores
 from zprof.causes.states_dominate import CAUSE as states_dominate
 from zprof.causes.weight_copies import CAUSE as weight_copies
 from zprof.model.findings import Confidence
-from zprof.model.memory import Allocation, Basis
-from zprof.model.memory_history import HistoryWindow, WindowKind
+from zprof.model.memory import Allocation, Basis, HistoryWindow, WindowKind
 from zprof.model.tenants import WEIGHT_COPY, Tenant
 
 ATTENTION = "/home/user/model.py:40 causal_attention"

@@ -6,11 +6,11 @@ from msgspec.structs import replace
 from tests.support.analyses import Scenario
 from tests.support.rule_runs import explain_hang, run_of
 from zprof.diagnosis.diagnose import diagnose
+from zprof.model.endings import OutOfMemory
 from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import EnteredSide, Hang, HangClass, HangStatus, RankAtHang, StuckOperation
 from zprof.model.memory import Memory
-from zprof.model.out_of_memory import OutOfMemory
 from zprof.planner.whatif import add_outlook
 from zprof.reports.pages.diagnosis import build_diagnosis_page
 

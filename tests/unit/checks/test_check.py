@@ -9,7 +9,7 @@ from tests.support.check_runs import BASE, ENVIRONMENT, MS, check_run, limit
 from tests.support.memories import HOSTILE
 from zprof.checks.check import check
 from zprof.checks.config import default_limits
-from zprof.model.check import Limit
+from zprof.model.comparison import Limit
 from zprof.model.findings import Confidence
 from zprof.model.json_format import to_json, to_tree
 from zprof.model.tenants import Tenant

@@ -13,7 +13,7 @@ from zprof.checks.config import (
     list_downgraded_gates,
     resolve_limits,
 )
-from zprof.model.check import Limit
+from zprof.model.comparison import Limit
 from zprof.model.errors import BadInput
 
 

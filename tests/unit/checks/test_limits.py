@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from zprof.checks.limit_text import parse_limit
 from zprof.checks.limits import GATES
-from zprof.model.check import Limit, Sense
+from zprof.model.comparison import Limit, Sense
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.support.check_runs import BASE, ENVIRONMENT, Made, judged, limit
 from zprof.analysis.compare.judgement import is_within
 from zprof.checks.check import check, compute_allowed
-from zprof.model.check import Figure, Outcome, Sense
+from zprof.model.comparison import Figure, Outcome, Sense
 from zprof.model.memory import MemoryPart
 from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 

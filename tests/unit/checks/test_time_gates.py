@@ -11,7 +11,7 @@ from tests.support.check_runs import BASE, MS, Made, at_least, check_run, judged
 from zprof.analysis.compare.intervals import ratio_samples
 from zprof.checks.limits import find_late_rank
 from zprof.diagnosis.diagnose import diagnose
-from zprof.model.check import Limit
+from zprof.model.comparison import Limit
 from zprof.model.findings import Confidence
 
 SURE = {"confidence": 0.95}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_calls import Call
-from zprof.run.near_paths import suggest_path
+from zprof.model.suggestions import suggest_path
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_calls import Call
-from zprof.model.cause_index import read_index
+from zprof.model.findings import read_index
 
 pytestmark = pytest.mark.usefixtures("diagnosed_once")
 A, B = "RUNS/good.zprof", "RUNS/again.zprof"

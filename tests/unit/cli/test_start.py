@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from zprof.cli.registry import COMMANDS
-from zprof.model.cause_index import read_index
+from zprof.model.findings import read_index
 
 RUNS = Path(__file__).parents[2] / "data/tui"
 

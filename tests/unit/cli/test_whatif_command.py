@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.command_calls import Call
 from zprof.cli.whatif import add_change_options, read_change
-from zprof.model.whatif import Change
+from zprof.model.plan import Change
 
 RECORDED = Path(__file__).parents[2] / "data/tui/zero3"
 

@@ -10,7 +10,7 @@ from tests.support.rule_runs import claim
 from tests.support.whatif_pairs import analysed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.diagnosis.find_causes import widen_by_noise
-from zprof.model.whatif import Change
+from zprof.model.plan import Change
 from zprof.simulator.plan import Gathering, Network, SimulationPlan, Vendor
 
 PLAN = SimulationPlan(

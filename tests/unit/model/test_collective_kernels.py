@@ -3,7 +3,7 @@
 import pytest
 
 from zprof.model.collectives import CollectiveKind as Kind
-from zprof.model.kernels import identify_kernel, is_collective_kernel, parse_function_name
+from zprof.model.collectives import identify_kernel, is_collective_kernel, parse_function_name
 
 FUSED = "flashinfer::trtllm_allreduce_fusion"
 REDUCE, GATHER, SCATTER = Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER

@@ -8,8 +8,18 @@ from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
 from zprof.model.errors import BadInput
-from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job, ModelUnit, Overlap, Residual, Shape
-from zprof.model.machines import V100
+from zprof.model.job import (
+    V100,
+    Batch,
+    Degrees,
+    ElementBytes,
+    Hardware,
+    Job,
+    ModelUnit,
+    Overlap,
+    Residual,
+    Shape,
+)
 from zprof.planner.model_presets import MODEL_PRESETS
 from zprof.planner.model_shapes import count_parameters
 from zprof.planner.refusals import refuse_impossible

@@ -7,8 +7,20 @@ from msgspec.structs import replace
 
 from tests.support.planned_jobs import known_step as step
 from tests.support.planned_jobs import trillion
-from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Overlap, Residual, Shape
-from zprof.model.machines import A100, H100, PRESETS, V100
+from zprof.model.job import (
+    A100,
+    H100,
+    PRESETS,
+    V100,
+    Batch,
+    Degrees,
+    ElementBytes,
+    Job,
+    ModelUnit,
+    Overlap,
+    Residual,
+    Shape,
+)
 from zprof.model.plan import Scheme
 from zprof.planner.plan import plan
 from zprof.planner.planned_step import plan_step

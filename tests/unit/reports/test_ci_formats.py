@@ -12,7 +12,7 @@ from tests.support.diagnosis_reports import against_baseline, alone
 from tests.support.judged_checks import CHECKS, EXACT, FAILED, TENANT, UNKNOWN, check
 from tests.support.markdown_reading import visible
 from tests.support.reports import SITUATIONS, slower, trace
-from zprof.model.check import GateResult, Outcome
+from zprof.model.comparison import GateResult, Outcome
 from zprof.model.errors import BadInput
 from zprof.model.findings import Confidence, Severity, SourceLocation
 from zprof.model.quantities import Value, format_value

@@ -11,10 +11,9 @@ from tests.support import plans, report_pages
 from tests.support.report_pages import RENDERERS
 from tests.support.tui_leaves import assert_leaves
 from zprof.model.json_format import to_json
-from zprof.model.plan import Plan
+from zprof.model.plan import Change, Outlook, Plan, PredictedFigure, Prediction
 from zprof.model.quantities import Scale, Unit, Value
 from zprof.model.report import WhatIf
-from zprof.model.whatif import Change, Outlook, PredictedFigure, Prediction
 from zprof.reports.pages.plan import build_plan_page
 from zprof.reports.pages.plan_tables import (
     choose_size_scale,

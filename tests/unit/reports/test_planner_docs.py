@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zprof.cli.entry import parse
-from zprof.model.machines import PRESETS
-from zprof.model.whatif import Assumption
+from zprof.model.job import PRESETS
+from zprof.model.plan import Assumption
 from zprof.planner import plan
 from zprof.planner.whatif import outlook
 

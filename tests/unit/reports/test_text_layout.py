@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zprof.cli import console
-from zprof.model.cause_index import read_index
+from zprof.model.findings import read_index
 from zprof.model.formatting import display_width
 from zprof.reports import finding_pages
 from zprof.reports.layout import (

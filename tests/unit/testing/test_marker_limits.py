@@ -3,7 +3,7 @@
 import pytest
 
 from zprof.checks.limits import GATES
-from zprof.model.check import Limit
+from zprof.model.comparison import Limit
 from zprof.model.errors import BadInput
 from zprof.model.tenants import Tenant
 from zprof.testing.marker import KEYS, Marker, parse_markers

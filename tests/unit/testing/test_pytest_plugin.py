@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.pytest_suites import Suite, said_by_zprof
-from zprof.model.check import Check, GateResult, Limit, Outcome
+from zprof.model.comparison import Check, GateResult, Limit, Outcome
 from zprof.model.quantities import Unit
 from zprof.testing import judging
 

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from tests.support.many_steps import MS, with_ranks, with_time
 from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.memory import Memory
-from zprof.model.paths import EVERY, Path, parse_path
-from zprof.model.quantities import Unit, Value
+from zprof.model.quantities import EVERY, Path, Unit, Value, parse_path
 from zprof.model.time import Time
 from zprof.tui.heat_grid import (
     HeatGrid,

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from zprof.model.whatif import Change
+from zprof.model.plan import Change
 from zprof.tui.knobs import Knob, KnobFacts, drop_idle_knobs, list_knobs, turn_knob
 
 RUN = KnobFacts(

@@ -13,14 +13,11 @@ from tests.support.tui_leaves import read_leaves
 from tests.support.tui_memory import with_analysis
 from zprof.analysis.columns import Columns
 from zprof.model.json_format import to_tree
-from zprof.model.metrics.catalogue import METRICS, find_metric
+from zprof.model.metrics import METRICS, find_metric
 from zprof.model.metrics.communication import COMMUNICATION
-from zprof.model.metrics.metric import Metric, resolve_input
 from zprof.model.metrics.overview import OVERVIEW
-from zprof.model.metrics.ranks import RANKS
-from zprof.model.metrics.time import TIME
-from zprof.model.paths import parse_path
-from zprof.model.quantities import Aggregation, Value
+from zprof.model.metrics.time import RANKS, TIME
+from zprof.model.quantities import Aggregation, Metric, Value, parse_path, resolve_input
 from zprof.model.time import LEDGER_TERMS
 from zprof.reports.pages.collectives import (
     build_check_table,

@@ -10,8 +10,8 @@ from tests.support.tui_leaves import assert_leaves
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.model.json_format import to_json
+from zprof.model.plan import Change, Outlook, PredictedFigure, Prediction
 from zprof.model.quantities import Value
-from zprof.model.whatif import Change, Outlook, PredictedFigure, Prediction
 from zprof.reports.table import Table
 from zprof.tui.background import Answer, predict
 from zprof.tui.knobs import collect_facts, list_knobs

@@ -9,8 +9,7 @@ from textual.widgets import Static
 from tests.support.hostile_run import poison
 from tests.support.tui_app import LARGE, SMALL, app_on, finish_workers, messages, play, press, screen_text
 from tests.support.tui_keys import close_popups, list_focusable, show_screen
-from zprof.model.paths import Path
-from zprof.model.quantities import Unit, Value
+from zprof.model.quantities import Path, Unit, Value
 from zprof.reports.table import Column, Kind, Row, Table
 from zprof.run.reader import load as open_run
 from zprof.tui.app import SCREENS, ZprofApp

@@ -40,7 +40,7 @@ _OPENED = """
 import sys
 from pathlib import Path
 from zprof.analysis.step_timeline.build import build_step_model
-from zprof.model.paths import parse_path
+from zprof.model.quantities import parse_path
 from zprof.model.quantities import Value
 from zprof.run.reader import load as open_run
 from zprof.tui.number_popup import build_rows_table, find_rows

@@ -2,8 +2,7 @@
 
 import pytest
 
-from zprof.model.paths import Path
-from zprof.model.quantities import Unit, Value
+from zprof.model.quantities import Path, Unit, Value
 from zprof.reports.table import Bar, Column, Kind, Opens, Row, Table
 from zprof.tui.table_view import filter_lines, find_number, select_columns, sort_lines
 from zprof.tui.theme import Look

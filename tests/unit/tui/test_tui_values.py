@@ -12,8 +12,7 @@ from tests.support.tui_app import LARGE, SMALL, app_on, play, screen_text, settl
 from tests.support.tui_leaves import assert_leaves, read_leaves
 from zprof.model.cursor import Cursor, combine, read_range
 from zprof.model.json_format import to_json
-from zprof.model.paths import parse_path
-from zprof.model.quantities import UNKNOWN, Aggregation, Bound, Unit, Value
+from zprof.model.quantities import UNKNOWN, Aggregation, Bound, Unit, Value, parse_path
 from zprof.reports.table import Table
 from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.help_texts import get_export

@@ -17,14 +17,11 @@ from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.compare.differences import MIN_STEPS
 from zprof.analysis.compare.intervals import Interval, compute_difference_interval, find_side
 from zprof.analysis.time.ledger import STEP_COLUMNS
-from zprof.model.check import Figure, Sense
+from zprof.model.comparison import ComparedRow, Figure, JudgedRow, Judgement, RowPlace, SectionKind, Sense
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.metrics.catalogue import find_metric
-from zprof.model.metrics.metric import Better
-from zprof.model.paths import parse_path
-from zprof.model.quantities import Bound, Unit
+from zprof.model.metrics import find_metric
+from zprof.model.quantities import Better, Bound, Unit, parse_path
 from zprof.model.report import WORK_SETTINGS, Comparison, Report
-from zprof.model.side_by_side import ComparedRow, JudgedRow, Judgement, RowPlace, SectionKind
 from zprof.model.time import SPLIT_BOUNDS, RankTime, bound_over_ranks, has_unsplit_wait
 
 #: A step is slower from this change on, if its interval lies above zero.

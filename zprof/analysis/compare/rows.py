@@ -7,11 +7,10 @@ from msgspec.structs import fields, replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Groups
+from zprof.model.comparison import ComparedRow, ComparedSection, ComparedValue, Setting, SideBySide
 from zprof.model.formatting import format_bytes, format_ns
-from zprof.model.metrics.metric import find_unit
-from zprof.model.quantities import Unit
+from zprof.model.quantities import Unit, find_unit
 from zprof.model.report import Comparison, Report
-from zprof.model.side_by_side import ComparedRow, ComparedSection, ComparedValue, Setting, SideBySide
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_NAMES, CollectiveTime, Time
 from zprof.run.reader import Run

@@ -12,8 +12,16 @@ from zprof.analysis.hang.operations import Job, PendingOperation, list_ranks
 from zprof.analysis.hang.order import Divergence
 from zprof.analysis.hang.waits import Root
 from zprof.model.findings import Confidence, SourceLocation
-from zprof.model.hang import EnteredSide, Hang, HangClass, HangStatus, RankAtHang, StuckOperation, Wait
-from zprof.model.hang_words import name_entered
+from zprof.model.hang import (
+    EnteredSide,
+    Hang,
+    HangClass,
+    HangStatus,
+    RankAtHang,
+    StuckOperation,
+    Wait,
+    name_entered,
+)
 
 #: Operations that are listed, the causes first.
 _MAX_OPERATIONS = 64

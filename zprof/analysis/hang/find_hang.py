@@ -18,8 +18,15 @@ from zprof.analysis.hang.signatures import Signatures
 from zprof.analysis.hang.waits import Root, find_roots
 from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.hang import Hang, HangClass, HangStatus, MemberState, RankProgress, StuckOperation
-from zprof.model.hang_words import name_missing_evidence
+from zprof.model.hang import (
+    Hang,
+    HangClass,
+    HangStatus,
+    MemberState,
+    RankProgress,
+    StuckOperation,
+    name_missing_evidence,
+)
 from zprof.run.log_evidence import Basis, LogEvidence, RankLines, read_log_evidence
 from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run

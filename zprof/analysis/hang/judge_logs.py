@@ -21,8 +21,8 @@ from zprof.model.hang import (
     MemberState,
     RankAtHang,
     Wait,
+    name_entered,
 )
-from zprof.model.hang_words import name_entered
 from zprof.run.log_evidence import Basis, LogEvidence
 
 #: Signals of a watchdog that aborts, and of a launcher that ends the other ranks: the rank is a victim.

@@ -11,8 +11,7 @@ from zprof.analysis.memory.rank_result import RankMemoryResult
 from zprof.analysis.memory.recording import analyse_recorded_rank
 from zprof.analysis.memory.state_checks import check_formulas, find_formula_gaps
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.memory import Memory, RankMemory
-from zprof.model.memory_changes import RankSpread
+from zprof.model.memory import Memory, RankMemory, RankSpread
 from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME
 from zprof.model.training import TrainingFacts
 from zprof.run.reader import Run

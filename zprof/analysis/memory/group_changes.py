@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from zprof.model.memory import Allocation, Memory, RankMemory
-from zprof.model.memory_changes import GroupChange
+from zprof.model.memory import Allocation, GroupChange, Memory, RankMemory
 
 #: Owner, kind of group, file name and function, line, operator.
 _Key = tuple[str, str, str, str, int, str]

@@ -3,19 +3,20 @@
 from msgspec import Struct
 
 from zprof.analysis.memory.state_checks import MeasuredStates
+from zprof.model.endings import OutOfMemory
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import (
     Allocation,
     AllocatorCounters,
     DeviceMemory,
+    HistoryWindow,
     MemoryTimeline,
     ModulePeak,
     PeakGrowth,
     PhasePeak,
     RankMemory,
+    StackTree,
 )
-from zprof.model.memory_history import HistoryWindow, StackTree
-from zprof.model.out_of_memory import OutOfMemory
 
 
 class RankMemoryResult(Struct, frozen=True, kw_only=True):

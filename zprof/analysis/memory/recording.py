@@ -31,10 +31,10 @@ from zprof.analysis.memory.steps_and_phases import INIT, Timeline, read_timeline
 from zprof.analysis.memory.tables import TENANT_CODES, read_checked_table, read_stacks
 from zprof.analysis.memory.thinning import thin_recording
 from zprof.analysis.zero_formulas import compute_state_formula
+from zprof.model.endings import OutOfMemory
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Basis, MemoryPart, RankMemory
-from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.tenants import BACKEND_SCRATCH, UNTAGGED_NAME, Tenant
 from zprof.model.training import Phase
 from zprof.run.reader import Run

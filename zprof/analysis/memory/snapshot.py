@@ -47,11 +47,11 @@ from zprof.analysis.memory.steps_and_phases import (
 )
 from zprof.analysis.memory.tables import UNTAGGED, Int, read_checked_table
 from zprof.analysis.memory.thinning import thin_recording
+from zprof.model.endings import OutOfMemory
 from zprof.model.findings import Confidence
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Basis, DeviceMemory, MemoryPart, PeakGrowth, RankMemory
-from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.training import Phase
 from zprof.run.arrow_arrays import make_empty_table

@@ -27,7 +27,7 @@ from zprof.analysis.memory.steps_and_phases import (
     list_annotated_steps,
 )
 from zprof.analysis.memory.tables import Int, make_empty_lives
-from zprof.model.memory_history import HistoryWindow, WindowKind
+from zprof.model.memory import HistoryWindow, WindowKind
 from zprof.model.training import Phase
 
 _PHASES = {FORWARD: Phase.FORWARD, BACKWARD: Phase.BACKWARD, OPTIMIZER: Phase.OPTIMIZER}

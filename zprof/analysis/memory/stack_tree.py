@@ -14,7 +14,7 @@ from zprof.analysis.memory.attribution.frames import FrameKind, StackIndex
 from zprof.analysis.memory.history import HeldBlocks
 from zprof.analysis.memory.roles import tenant_name
 from zprof.analysis.memory.tables import UNTAGGED, Int
-from zprof.model.memory_history import StackNode, StackNodeKind, StackTree
+from zprof.model.memory import StackNode, StackNodeKind, StackTree
 
 #: Maximum number of nodes, of which half stand for frames: each of them can have a node of merged branches.
 MAX_NODES = 300

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
-from zprof.model.kernels import is_collective_kernel
+from zprof.model.collectives import is_collective_kernel
 from zprof.run.arrow_arrays import join_chunks, read_known, read_numbers
 from zprof.run.ranges import RangeVerb, parse_range
 

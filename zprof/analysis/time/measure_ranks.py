@@ -37,15 +37,15 @@ from zprof.analysis.time.timeline import (
 )
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
-from zprof.model.stateful_workers import (
+from zprof.model.time import RankTime, WindowPolicy
+from zprof.model.workers import (
     LocalWorker,
     ProcessWorkers,
     WorkerFailed,
     Workers,
     can_use_processes,
+    count_usable_processors,
 )
-from zprof.model.time import RankTime, WindowPolicy
-from zprof.model.worker_start import count_usable_processors
 from zprof.run.reader import Run
 
 #: CPU time to load and measure a rank without events, and per million events; measured on one core.

@@ -19,10 +19,10 @@ from zprof.analysis.time.events import CALL_CATEGORIES, EventView, decode_events
 from zprof.analysis.time.host_calls import read_loader_spans
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.program_lines import choose_line, weigh_lines
+from zprof.model.collectives import is_collective_kernel
 from zprof.model.errors import BadInput
 from zprof.model.findings import SourceLocation
 from zprof.model.formatting import printable
-from zprof.model.kernels import is_collective_kernel
 from zprof.run.reader import Run
 
 _OPERATORS, _KERNELS = "cpu_op", "kernel"

@@ -16,8 +16,7 @@ from zprof.integrations.hta.answers import (
 from zprof.integrations.hta.process import ask_all, format_source_name
 from zprof.integrations.imports.origin import read_origin
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.report import Report
-from zprof.model.second_opinion import HtaCriticalPath, RankOpinion, SecondOpinion, StreamIdle
+from zprof.model.report import HtaCriticalPath, RankOpinion, Report, SecondOpinion, StreamIdle
 
 _QUESTIONS = ("rows", "idle", "critical")
 

@@ -29,11 +29,11 @@ from zprof.integrations.hta.answers import (
 )
 from zprof.integrations.hta.process import ask_all, format_source_name
 from zprof.integrations.imports.import_paths import import_paths
+from zprof.model.collectives import is_collective_kernel
 from zprof.model.errors import BadInput, MissingData
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.model.kernels import is_collective_kernel
-from zprof.model.second_opinion import FigureStatus, RankVerification, Verification, VerifiedFigure
+from zprof.model.report import FigureStatus, RankVerification, Verification, VerifiedFigure
 from zprof.run.manifest import MANIFEST_NAME
 from zprof.run.reader import load
 from zprof.version import __version__

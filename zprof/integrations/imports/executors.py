@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from zprof.model.errors import BadInput
 from zprof.model.extras import Extra, require_extra
-from zprof.model.worker_start import choose_start_method, hide_main_module, set_up_worker
+from zprof.model.workers import choose_start_method, hide_main_module, set_up_worker
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")

@@ -28,7 +28,7 @@ from zprof.integrations.imports.traces import make_refusal_gaps, make_unusable_e
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
-from zprof.model.worker_start import count_usable_processors
+from zprof.model.workers import count_usable_processors
 from zprof.run.atomic_files import place_rank, write_atomically
 from zprof.run.log_evidence import Basis, LogEvidence, write_log_evidence
 from zprof.run.manifest import FLIGHT_RECORDER, MANIFEST_NAME, RankManifest, RunManifest, to_json

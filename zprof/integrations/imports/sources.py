@@ -13,7 +13,7 @@ from zprof.collectors.hang_log.records import has_evidence
 from zprof.integrations.imports.file_ranks import search_rank
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
-from zprof.run.near_paths import suggest_path
+from zprof.model.suggestions import suggest_path
 from zprof.run.plain_file import open_plain
 
 _MAX_FILES = 4096

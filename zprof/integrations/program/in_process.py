@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from zprof.model.errors import BadInput
-from zprof.run.near_paths import suggest_path
+from zprof.model.suggestions import suggest_path
 
 
 def is_python_program(command: Sequence[str]) -> bool:

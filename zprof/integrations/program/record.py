@@ -28,7 +28,7 @@ from zprof.integrations.program.session import (
     turn_on_flight_recorder,
 )
 from zprof.integrations.program.torch_watch import call_after_import
-from zprof.model.ending_text import describe_endings
+from zprof.model.endings import describe_endings
 from zprof.model.errors import BadInput
 from zprof.model.extras import Extra, require_extra
 from zprof.model.formatting import format_next_step

@@ -1,1 +1,20 @@
 """The catalogue of numbers: one entry for each leaf of the report that a person reads."""
+
+from collections.abc import Mapping
+
+from zprof.model.metrics.communication import COMMUNICATION
+from zprof.model.metrics.memory import MEMORY
+from zprof.model.metrics.overview import GATE_METRICS, OVERVIEW
+from zprof.model.metrics.time import RANKS, STEPS, TIME
+from zprof.model.quantities import Metric, Path
+
+#: The catalogue by path: one entry for each number that a person reads.
+METRICS: Mapping[str, Metric] = {
+    metric.path: metric
+    for metric in (*STEPS, *RANKS, *COMMUNICATION, *MEMORY, *TIME, *OVERVIEW, *GATE_METRICS)
+}
+
+
+def find_metric(path: Path) -> Metric | None:
+    """Return the entry on a leaf such as ``time.per_rank[3].wall_ns``, or None."""
+    return METRICS.get(path.pattern)

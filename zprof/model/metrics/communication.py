@@ -3,7 +3,7 @@
 Covers collectives, message sizes, units, link fits, the volume formula and clock alignment.
 """
 
-from zprof.model.metrics.metric import Better, Metric
+from zprof.model.quantities import Better, Metric
 
 _FORMULA = (
     "With P = number of parameters x bytes per element sent, each rank moves 2P per step in stages 0, 1 "

@@ -3,7 +3,7 @@
 Covers tenants at the peak, the check against the ZeRO formula, and device memory.
 """
 
-from zprof.model.metrics.metric import Better, Metric
+from zprof.model.quantities import Better, Metric
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 
 _TERMS = {

@@ -1,8 +1,7 @@
-"""Explain the metrics behind the verdict: findings, unclaimed time, and the comparison with a baseline."""
+"""Explain the metrics behind the verdict: findings, unclaimed time, a comparison, the gates of a check."""
 
-from zprof.model.metrics.metric import Metric
-from zprof.model.quantities import Unit
-from zprof.model.tenants import Tenant
+from zprof.model.quantities import Better, Metric, Unit
+from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.model.time import LEDGER_TERMS
 
 _FINDINGS = (
@@ -40,6 +39,77 @@ _FINDINGS = (
 _UNCLAIMED = (
     "Time per step that is lost but not explained by any finding, on the rank that loses the most. Compute "
     "is not counted as lost."
+)
+_PEAK = "on the rank with the highest peak"
+GATE_METRICS: tuple[Metric, ...] = (
+    Metric(
+        path="check.peak_memory",
+        title="peak memory",
+        help=f"Peak live bytes in the allocator, {_PEAK}.",
+        own_unit=Unit.BYTES,
+        better=Better.LESS,
+    ),
+    *(
+        Metric(
+            path=f"check.peak_memory.{part}",
+            title=part.replace("_", " "),
+            help="Bytes of this tenant at its own maximum in the memory window, on the rank with most.",
+            own_unit=Unit.BYTES,
+            better=Better.LESS,
+        )
+        for part in (*(tenant.value for tenant in DISPLAY_ORDER), "untagged")
+    ),
+    Metric(
+        path="check.untagged_ratio",
+        title="untagged share",
+        help="Share of the peak that belongs to no tenant, on the rank where it is largest.",
+        better=Better.LESS,
+    ),
+    Metric(
+        path="check.exposed_ratio",
+        title="exposed share",
+        help="Share of the step in which a collective runs and the rank does not compute.",
+        better=Better.LESS,
+    ),
+    Metric(
+        path="check.overlap_ratio",
+        title="hidden share",
+        help="Share of the collective time that is hidden under compute.",
+        better=Better.MORE,
+    ),
+    Metric(
+        path="check.collective_bytes",
+        title="bytes of collectives",
+        help="Bytes of the full tensors in all collectives of a step.",
+        better=Better.LESS,
+    ),
+    Metric(
+        path="check.collective_count",
+        title="collectives",
+        help="Number of collectives per step.",
+        better=Better.LESS,
+    ),
+    Metric(
+        path="check.collective_bytes_law",
+        title="bytes moved, in parameters",
+        help="Bytes that a rank moves per step, as a multiple of the model's parameter bytes.",
+        own_unit=Unit.PSI,
+        better=Better.LESS,
+    ),
+    Metric(
+        path="check.step_time",
+        title="step time",
+        help="Mean wall time per step; the interval of its change is checked against the limit.",
+        own_unit=Unit.NS,
+        better=Better.LESS,
+    ),
+    Metric(
+        path="check.exposed_wait",
+        title="exposed wait",
+        help="Exposed time per step in which collectives wait for their last rank.",
+        own_unit=Unit.NS,
+        better=Better.LESS,
+    ),
 )
 
 

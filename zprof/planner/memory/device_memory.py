@@ -27,9 +27,8 @@ from msgspec import Struct
 
 from zprof.model.gaps import Gap
 from zprof.model.job import Job, ModelUnit
-from zprof.model.plan import PIPELINES, Scheme, Term, get_zero_stage
+from zprof.model.plan import PIPELINES, Assumption, Scheme, Term, get_zero_stage
 from zprof.model.tenants import Tenant
-from zprof.model.whatif import Assumption
 from zprof.planner.memory import states
 from zprof.planner.memory.closed_forms import (
     checkpoint_bytes,

@@ -19,8 +19,7 @@ from functools import cache
 from msgspec.structs import replace
 
 from zprof.model.job import Job, Shape
-from zprof.model.plan import Scheme
-from zprof.model.whatif import Assumption
+from zprof.model.plan import Assumption, Scheme
 from zprof.planner.gpt_units import with_units
 from zprof.planner.memory.closed_forms import sum_known_bytes
 from zprof.planner.memory.device_memory import plan_memory

@@ -24,10 +24,9 @@ from collections.abc import Mapping, Sequence
 
 from zprof.analysis.zero_formulas import compute_tenant_formulas
 from zprof.model.job import Job, ModelUnit, Shape
-from zprof.model.plan import PIPELINES, Scheme, Term, get_zero_stage
+from zprof.model.plan import PIPELINES, Assumption, Scheme, Term, get_zero_stage
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
-from zprof.model.whatif import Assumption
 from zprof.planner.rounding import ceil_div
 
 _STATE_SUBS = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from zprof.model.whatif import Assumption
+from zprof.model.plan import Assumption
 
 WALL = "whatif.wall"
 COMPUTE = "whatif.compute"

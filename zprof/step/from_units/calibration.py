@@ -21,7 +21,7 @@ from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subt
 from zprof.analysis.time.ledger import RankTracks
 from zprof.model.collectives import BYTES_PER_ELEMENT
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.whatif import Calibration
+from zprof.model.plan import Calibration
 from zprof.step.from_units.unit_replay import MessageCosts, PassWork, StepPasses, measure_costs
 from zprof.step.links import Link, fit_link
 from zprof.step.schedule import EnginePolicy, Pass, PassPhase, UnitSize, list_passes

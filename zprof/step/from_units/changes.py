@@ -4,7 +4,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
-from zprof.model.whatif import Change
+from zprof.model.plan import Change
 from zprof.step.from_units.calibration import CalibratedModel
 from zprof.step.from_units.unit_replay import PassWork, StepPasses
 from zprof.step.schedule import EnginePolicy, Pass, PassPhase, UnitSize

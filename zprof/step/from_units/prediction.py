@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap, GapKind
+from zprof.model.plan import Change, PredictedFigure
 from zprof.model.time import LEDGER_TERMS
-from zprof.model.whatif import Change, PredictedFigure
 from zprof.step.from_units import assumptions
 from zprof.step.from_units.calibration import CalibratedModel, calibrate
 from zprof.step.from_units.changes import change_passes, change_policy, describe_change

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from zprof.model.cursor import Cursor, every, read
-from zprof.model.metrics.catalogue import find_metric
+from zprof.model.metrics import find_metric
 from zprof.model.quantities import Aggregation, Value
 from zprof.model.tenants import Tenant
 from zprof.model.time import LEDGER_NAMES

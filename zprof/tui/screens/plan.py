@@ -15,9 +15,9 @@ from textual.timer import Timer
 from zprof.model.cursor import Cursor
 from zprof.model.errors import ZprofError
 from zprof.model.gaps import Gap, GapKind
+from zprof.model.plan import Calibration, Change, Outlook, Prediction
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report
-from zprof.model.whatif import Calibration, Change, Outlook, Prediction
 from zprof.reports.pages.whatif import (
     build_model_table,
     build_term_table,

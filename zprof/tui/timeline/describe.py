@@ -11,8 +11,8 @@ import numpy as np
 from zprof.analysis.columns import Columns
 from zprof.analysis.step_timeline.lane import ROLE_NAMES, EventKind, LaneKind, TimelineLane
 from zprof.analysis.step_timeline.step_model import ExposedGap, StepTimeline, TimelineEvent, find_gap
+from zprof.model.collectives import parse_function_name
 from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
-from zprof.model.kernels import parse_function_name
 from zprof.model.time import LateReason
 from zprof.tui.timeline.view import CursorTarget
 

@@ -9,7 +9,7 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.widgets import Static
 
-from zprof.model.whatif import Change
+from zprof.model.plan import Change
 from zprof.reports.pages.whatif import MEASURED
 from zprof.reports.table import Cell, Column, Kind, Mark, Row, Table
 from zprof.tui.keys import Where, bindings

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.planner import PAIRS, one_round
 from tests.support.reference_runs import record_reference
 from zprof.analysis.analysis import RunAnalysis, analyse
-from zprof.model.whatif import Change
+from zprof.model.plan import Change
 from zprof.planner.whatif import predict_changes
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timed]

@@ -14,7 +14,7 @@ from tests.support.snapshot_histories import MAIN, at, trained, written
 from tests.support.snapshots import random_history
 from zprof.analysis.memory.snapshot import analyse_snapshot_rank
 from zprof.collectors.snapshot.convert import convert_snapshot
-from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.endings import OutOfMemory
 from zprof.model.tenants import Tenant
 
 ASKED = [at("/home/user/model.py", "attention"), MAIN]

@@ -32,8 +32,7 @@ from zprof.analysis.memory.stack_groups import MAX_GROUPS, list_largest_groups
 from zprof.analysis.memory.stack_tree import MAX_NODES, build_stack_tree
 from zprof.analysis.memory.steps_and_phases import Timeline
 from zprof.collectors.snapshot.convert import convert_snapshot
-from zprof.model.memory import Memory
-from zprof.model.memory_history import StackNodeKind
+from zprof.model.memory import Memory, StackNodeKind
 
 NO_STEPS = Timeline(begin_ns=0, end_ns=0, steps=[], step_ends=[], phases=[])
 EINOPS = "/venv/lib/python3.11/site-packages/einops/"

@@ -16,7 +16,7 @@ from tests.support.schedules import MS, Spec, play, write
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
 from zprof.analysis.time.measure_ranks import RankPart
 from zprof.model.errors import BadInput
-from zprof.model.stateful_workers import LocalWorker, ProcessWorkers
+from zprof.model.workers import LocalWorker, ProcessWorkers
 from zprof.run.reader import Run, load
 
 TABLES = ("steps", "collectives", "host", "kernels", "passes", "limiter")
@@ -126,7 +126,7 @@ def start_busy_processes(
     script.write_text(
         "import multiprocessing, operator, signal\n"
         "from zprof.model.interrupts import keep_interrupts\n"
-        "from zprof.model.stateful_workers import ProcessWorkers\n"
+        "from zprof.model.workers import ProcessWorkers\n"
         "with keep_interrupts(), ProcessWorkers([{signal.SIGUSR1}] * 2) as workers:\n"
         "    workers.call(operator.contains, [1, 1])\n"
         "    print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from zprof.analysis.time.device_totals import DeviceTotals
 from zprof.integrations.hta.answers import HtaAnswers, Rows, read_answers
 from zprof.integrations.hta.verification import compare_rank, explain_differences
-from zprof.model.second_opinion import FigureStatus
+from zprof.model.report import FigureStatus
 
 TOTALS = DeviceTotals(
     rank=3, span_ns=10_000_000, compute_ns=6_000_000, communication_ns=4_000_000, memory_ns=500_000,

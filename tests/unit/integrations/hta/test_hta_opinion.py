@@ -12,7 +12,7 @@ from zprof.integrations.hta.answers import HtaAnswers, read_answers
 from zprof.integrations.hta.second_opinion import add_second_opinion, ask_second_opinion
 from zprof.integrations.imports.file_ranks import RankedFile
 from zprof.integrations.imports.origin import write_origin
-from zprof.model.second_opinion import StreamIdle
+from zprof.model.report import StreamIdle
 from zprof.reports.formats import by_name
 
 IDLE = [{"stream": 7, "host_wait_ns": 3_000_000, "kernel_wait_ns": 500_000, "other_ns": 0}]

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from zprof.model.errors import BadInput
-from zprof.model.job import Hardware
-from zprof.model.machines import PRESETS
+from zprof.model.job import PRESETS, Hardware
 from zprof.planner.request import MAX_FILE_BYTES, find_hardware, read_hardware
 
 WHOLE = {

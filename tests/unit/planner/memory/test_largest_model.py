@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from zprof.model.job import Batch, Degrees, Hardware, Job, Residual, Shape
-from zprof.model.machines import V100
+from zprof.model.job import V100, Batch, Degrees, Hardware, Job, Residual, Shape
 from zprof.model.plan import Scheme
 from zprof.planner.gpt_units import with_units
 from zprof.planner.memory.closed_forms import sum_known_bytes

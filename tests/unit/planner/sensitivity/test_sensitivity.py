@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.planned_jobs import trillion
-from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job, Residual, Shape
-from zprof.model.machines import H100, PRESETS, V100
+from zprof.model.job import H100, PRESETS, V100, Batch, Degrees, ElementBytes, Hardware, Job, Residual, Shape
 from zprof.planner.sensitivity import (
     MIN_SPEED_RATIO,
     analyze_sensitivity,

@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
-from zprof.model.whatif import Change
+from zprof.model.plan import Change
 from zprof.step.from_units.calibration import split_shared_work
 from zprof.step.from_units.changes import change_policy, refuse_change, refuse_merging
 from zprof.step.schedule import EnginePolicy, PassPhase, UnitSize, list_passes

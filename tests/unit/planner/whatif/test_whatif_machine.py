@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from zprof.model.collectives import CollectiveKind, bus_factor
-from zprof.model.whatif import Change
+from zprof.model.plan import Change
 from zprof.step.from_units.unit_replay import MessageCosts, PassWork, replay_steps
 from zprof.step.links import Link, LinkLine
 from zprof.step.schedule import (

@@ -8,8 +8,8 @@ from tests.support.link_runs import MS, gathers, link_run, norm, reduces
 from tests.support.memories import memory_of
 from tests.support.whatif_pairs import named, predicted
 from zprof.model.errors import BadInput
+from zprof.model.plan import Change
 from zprof.model.training import TrainingFacts
-from zprof.model.whatif import Change
 from zprof.planner.whatif import predict_changes
 from zprof.step.from_units.prediction import predict_gain_ns
 

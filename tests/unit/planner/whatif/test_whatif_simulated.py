@@ -10,9 +10,9 @@ from tests.support.full_memories import full_memory
 from tests.support.tables import changed
 from tests.support.whatif_pairs import Pair, analysed, named, predicted, true_step_ns, wall
 from zprof.analysis.analysis import RunAnalysis
+from zprof.model.plan import Calibration, Change
 from zprof.model.time import LEDGER_TERMS
 from zprof.model.training import TrainingFacts
-from zprof.model.whatif import Calibration, Change
 from zprof.planner.whatif import predict_changes
 from zprof.simulator.plan import Gathering, Network, SimulationPlan, Vendor
 from zprof.step.from_units.prediction import predict_gain_ns

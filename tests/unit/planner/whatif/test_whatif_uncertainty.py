@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.support.whatif_pairs import analysed, predicted, true_step_ns, wall
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.whatif import Change, Outlook, PredictedFigure
+from zprof.model.plan import Change, Outlook, PredictedFigure
 from zprof.planner.whatif import predict_changes
 from zprof.simulator.plan import SimulationPlan, Vendor
 from zprof.step.from_units.prediction import MIN_RANGE_RATIO, MIN_STAGE_RANGE_RATIO

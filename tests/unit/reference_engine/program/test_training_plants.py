@@ -8,7 +8,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from training_helpers import Run, healthy, planted, started
 
-from zprof.model.cause_index import read_index
+from zprof.model.findings import read_index
 from zprof.reference_engine.program.plants import PLANTS, find_plant, format_plants
 from zprof.reference_engine.program.train_config import TrainConfig, replace_fields
 

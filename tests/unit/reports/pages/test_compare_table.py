@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from tests.support.unsplit_ranks import make_unsplit
 from zprof.analysis.columns import Groups
 from zprof.diagnosis.diagnose import diagnose_side_by_side
+from zprof.model.comparison import Setting
 from zprof.model.json_format import to_json
 from zprof.model.quantities import Aggregation, Value
-from zprof.model.side_by_side import Setting
 from zprof.reports.pages.compare_table import (
     CompareOptions,
     WordedValue,

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from tests.support.diagnosis_reports import DIAGNOSES, alone
 from tests.support.reports import SITUATIONS, slower, straggler
-from zprof.model.metrics.catalogue import find_metric
+from zprof.model.metrics import find_metric
 from zprof.model.quantities import Value
 from zprof.model.report import Report
 from zprof.reports.pages.findings import build_findings_table

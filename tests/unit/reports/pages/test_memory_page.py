@@ -12,9 +12,8 @@ from tests.support.memories import MIB, memory_of
 from tests.support.reports import memory_only, slower, snapshot
 from tests.support.tui_memory import on_a_device, with_memory
 from zprof.model.cursor import follow, read
-from zprof.model.memory import Allocation, FormulaCheck
-from zprof.model.memory_changes import GroupChange, RankSpread
-from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.endings import OutOfMemory
+from zprof.model.memory import Allocation, FormulaCheck, GroupChange, RankSpread
 from zprof.model.quantities import Value
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant

@@ -24,8 +24,8 @@ from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.model.json_format import to_tree
 from zprof.model.memory import Memory
+from zprof.model.plan import Change, Outlook
 from zprof.model.time import Time
-from zprof.model.whatif import Change, Outlook
 from zprof.tui.app import ZprofApp
 from zprof.tui.background import predict
 from zprof.tui.screens.plan import PlanScreen

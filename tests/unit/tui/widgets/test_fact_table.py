@@ -9,8 +9,7 @@ from textual.containers import Horizontal
 from textual.pilot import Pilot
 
 from tests.support.tui_app import app_on, play, press, screen_text, settle
-from zprof.model.paths import Path
-from zprof.model.quantities import Unit, Value
+from zprof.model.quantities import Path, Unit, Value
 from zprof.reports.table import Column, Kind, LazyRows, Row, Table
 from zprof.tui.app import ZprofApp
 from zprof.tui.number_popup import NumberPopup

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from zprof.model.plan import Term
+from zprof.model.plan import Assumption, Term
 from zprof.model.tenants import BACKEND_SCRATCH, DISPLAY_ORDER, Tenant
-from zprof.model.whatif import Assumption
 
 _ENGINE = "reference engine"
 _PAPER = "arXiv 1910.02054"
