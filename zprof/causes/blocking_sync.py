@@ -63,6 +63,8 @@ CAUSE = Cause(
     meaning="The host waits for its device again and again, and each time the queue runs dry.",
     terms=("idle_ns", "exposed_transfer_ns"),
     sign=Sign.HOST_WAITS,
+    # a host that waits at the end of a step launches the next step's first gather late
+    produces=(Sign.FIRST_GATHER,),
     idles_device=True,
     amounts=("blocking_waits_per_step", "blocking_calls_per_step"),
     sentence="the host waits for all running work {count:.0f} times {per_step}, which costs {lost:ns} "

@@ -23,7 +23,7 @@ from zprof.analysis.time.host_time import (
     rate_confidence,
 )
 from zprof.analysis.time.program_lines import locate_loader
-from zprof.causes.cause import Cause, Observation, Proof, Signal
+from zprof.causes.cause import Cause, Observation, Proof, Sign, Signal
 from zprof.causes.fix import LOAD_AHEAD
 from zprof.model.errors import BadInput
 from zprof.model.findings import Finding
@@ -43,6 +43,7 @@ CAUSE = Cause(
     name="data_loader",
     meaning="The device has nothing to run while the host waits for the next batch.",
     terms=("idle_ns", "exposed_transfer_ns"),
+    produces=(Sign.FIRST_GATHER,),  # which is launched after the batch
     proof=Proof.COUNTS,
     is_stall=True,
     idles_device=True,
