@@ -106,11 +106,14 @@ def _judge_calls(analysis: RunAnalysis, calls: AllocatorCalls, retries: int) -> 
     is_steady = calls.steps_with_free_ratio >= _MIN_STEADY_RATIO and calls.steps > 1
     is_sure = calls.lost_ratio >= _MIN_STEP_RATIO and calls.steps > 1
     sure = Confidence.HIGH if is_sure else Confidence.MEDIUM
+    # a trace without frees has none to report
+    verbs, basis = (("frees", calls.frees), ("allocates", calls.allocations)), analysis.time.basis
+    parts = [f"{verb} device memory {format_frequency(count, basis)}" for verb, count in verbs if count]
     return Signal(
         confidence=sure if is_steady or retries else Confidence.LOW,
         words={
             "rank": calls.rank,
-            "calls": _describe_calls(calls, analysis.time.basis),
+            "calls": " and ".join(parts) or "neither frees nor allocates device memory",
             "lost": calls.lost_ns,
             "retries": f"; its counters show {retries} retries" if retries else "",
         },
@@ -122,13 +125,6 @@ def _judge_calls(analysis: RunAnalysis, calls: AllocatorCalls, retries: int) -> 
         ],
         lost_ns=calls.lost_ns + calls.exposed_ns,
     )
-
-
-def _describe_calls(calls: AllocatorCalls, basis: str) -> str:
-    """Name the calls that occur: a trace without frees has none to report."""
-    verbs = (("frees", calls.frees), ("allocates", calls.allocations))
-    parts = [f"{verb} device memory {format_frequency(count, basis)}" for verb, count in verbs if count]
-    return " and ".join(parts) or "neither frees nor allocates device memory"
 
 
 def _judge_counters(analysis: RunAnalysis, worst: AllocatorCounters) -> Signal:

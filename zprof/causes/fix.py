@@ -45,7 +45,9 @@ def choose_fix(analysis: RunAnalysis, fix: Fix, numbers: Mapping[str, object] | 
     text = None
     if framework is not None:
         text = fix.settings.get((framework, engine)) or fix.settings.get((framework, ANY))
-    text = text or _choose_form(fix, engine, gathers=_gathers(analysis))
+    kinds = analysis.collectives.texts("kind") if len(analysis.collectives) else None
+    gathers = kinds is None or bool(kinds.equals(CollectiveKind.ALL_GATHER.value).any())
+    text = text or _choose_form(fix, engine, gathers=gathers)
     return Template(text).safe_substitute({**measure_sizes(analysis), **(numbers or {})})
 
 
@@ -76,11 +78,6 @@ def _choose_form(fix: Fix, engine: Engine | None, *, gathers: bool) -> str:
     if len(listed) == 1:
         return forms[listed[0]]
     return "\n".join(f"{ENGINE_TITLES[each]}:\n{forms[each]}" for each in listed)
-
-
-def _gathers(analysis: RunAnalysis) -> bool:
-    rows = analysis.collectives
-    return not len(rows) or bool(rows.texts("kind").equals(CollectiveKind.ALL_GATHER.value).any())
 
 
 _MIB = 1 << 20

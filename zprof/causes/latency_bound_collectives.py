@@ -94,6 +94,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
         _FEWER_UNITS if gathers_units else _LARGER_BUCKETS,
         measure_sizes(analysis, small.sizes[0]),
     )
+    factors = " to ".join(dict.fromkeys(f"{size:g}" for size in (small.sizes[0], small.sizes[-1])))
     return Signal(
         confidence=rate_small_messages(small),
         words={
@@ -105,13 +106,8 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
         },
         facts=small.facts,
         saving_ns=small.saving_ns,
-        fix=f"make messages {_format_factors(small.sizes)} times as large\n{larger}",
+        fix=f"make messages {factors} times as large\n{larger}",
     )
-
-
-def _format_factors(sizes: Sequence[float]) -> str:
-    first, last = f"{sizes[0]:g}", f"{sizes[-1]:g}"
-    return first if first == last else f"{first} to {last}"
 
 
 @CAUSE.observe

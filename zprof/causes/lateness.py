@@ -114,7 +114,15 @@ def explain_lateness(
 ) -> Lateness:
     """Return why ranks are late by ``delay_ns`` per step; the first one is compared with the others."""
     extra = find_extra_operators(analysis.source, analysis.tracks, ranks, delay_ns)
-    facts = [fact for place, each in enumerate(extra, 1) for fact in _make_extra_facts(ranks[0], place, each)]
+    facts = []
+    for place, each in enumerate(extra, 1):
+        name = _name_operator(each)
+        facts += [
+            make_fact(
+                "extra_operator_{place}_per_step", each.count, rank=ranks[0], place=place, operator=name
+            ),
+            make_fact("others_operator_{place}_per_step", each.others_count, place=place, operator=name),
+        ]
     if extra and reason in _REASONS_OF_WORK:
         operators = ", ".join(_name_operator(each) for each in extra)
         return Lateness(
@@ -130,10 +138,11 @@ def explain_lateness(
     elif (idle := locate_idle(analysis.source, analysis.tracks, ranks)) is not None:
         fix = _LINE_FIX.format(place=name_place(idle.location), share=idle.share)
         location = idle.location
+    is_slow_cpu = reason is LateReason.COMPUTE and is_on_cpu(analysis)
     return Lateness(
         text=REASON_TEXT[reason],
         fix=fix,
-        disprove=_choose_disproof(analysis, reason),
+        disprove=MOVE_RANK if is_slow_cpu else _DISPROOFS.get(reason, MOVE_RANK),
         location=location,
         facts=tuple(facts),
     )
@@ -141,14 +150,6 @@ def explain_lateness(
 
 def _name_operator(operator: ExtraOperator) -> str:
     return shorten(printable(operator.name), _MAX_OPERATOR_NAME)
-
-
-def _make_extra_facts(rank: int, place: int, operator: ExtraOperator) -> list[Fact]:
-    name = _name_operator(operator)
-    return [
-        make_fact("extra_operator_{place}_per_step", operator.count, rank=rank, place=place, operator=name),
-        make_fact("others_operator_{place}_per_step", operator.others_count, place=place, operator=name),
-    ]
 
 
 def choose_late_fix(analysis: RunAnalysis, reason: LateReason) -> str:
@@ -180,9 +181,3 @@ MOVE_RANK = (
     "move this rank to another host and record again: if the delay stays with the host, the host is slow; "
     "if it moves with the rank, its program is"
 )
-
-
-def _choose_disproof(analysis: RunAnalysis, reason: LateReason) -> str:
-    if reason is LateReason.COMPUTE and is_on_cpu(analysis):
-        return MOVE_RANK
-    return _DISPROOFS.get(reason, MOVE_RANK)

@@ -79,6 +79,9 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None
     failure = max(failures, key=lambda entry: (entry.short_bytes or 0, entry.requested_bytes, -entry.rank))
     folder = analysis.source.manifest.folder if analysis.source is not None else ""
     name, size = _find_largest_tenant(failure)
+    usable = None  # by defragmentation; else less memory must be used
+    if failure.would_fit_defragmented:
+        usable = failure.requested_bytes, max(failure.requested_bytes, failure.split_bytes or 0)
     return Signal(
         confidence=Confidence.HIGH if failure.would_fit_defragmented is False else Confidence.MEDIUM,
         words={
@@ -89,7 +92,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None
             "outcome": _describe_outcome(failure),
         },
         facts=[*_list_facts(failure), make_fact("failed_allocations", len(failures))],
-        saving_bytes=_estimate_saving(failure),
+        saving_bytes=usable,
         severity=Severity.HIGH,
         fix="\n".join(_list_fixes(failure)),
         disprove="dump a snapshot of the changed run: no allocation of this size fails"
@@ -109,13 +112,6 @@ def _describe_outcome(failure: OutOfMemory) -> str:
     if failure.short_bytes is not None:
         return f"even a defragmented pool would have been {format_bytes(failure.short_bytes)} short of it"
     return "it is unknown if free memory would have been enough"
-
-
-def _estimate_saving(failure: OutOfMemory) -> tuple[float, float] | None:
-    """Return the bytes that defragmentation makes usable; None if less memory must be used instead."""
-    if not failure.would_fit_defragmented:
-        return None
-    return failure.requested_bytes, max(failure.requested_bytes, failure.split_bytes or 0)
 
 
 def _list_fixes(failure: OutOfMemory) -> list[str]:

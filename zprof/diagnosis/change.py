@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.compare.differences import compute_ledger_delta
 from zprof.causes.cause import Cause
+from zprof.diagnosis.claims import take_from_terms
 from zprof.model.findings import Confidence, Finding, SavingNote
 from zprof.model.report import Comparison
 
@@ -61,7 +62,12 @@ def attribute_change(
     """
     lasting = {*lasting, *_find_lasting(findings, before, causes)}
     earlier = {finding.cause: finding.saving_ns for finding in before}
-    changed = [_add_change(finding, earlier.get(finding.cause, (0, 0))) for finding in findings]
+    changed = []
+    for finding in findings:
+        (low, high), before_ns = finding.saving_ns, earlier.get(finding.cause, (0, 0))
+        if high > 0:
+            finding = replace(finding, change_ns=(low - before_ns[1], high - before_ns[0]))
+        changed.append(finding)
     if slower_ns <= 0:
         return tuple(changed)
     claimed_ns = _claim_difference(changed, slower_ns, causes, lasting)
@@ -127,22 +133,11 @@ def find_unclaimed_change(
     """Return what is left of each term that grew, after findings above low confidence have taken theirs."""
     remaining = {term: max(0.0, change) for term, change in delta_ns.items()}
     for finding in findings:
-        cause, left = causes[finding.cause], _estimate_change_ns(finding)
-        if finding.confidence is Confidence.LOW:
-            continue
-        for term in (*cause.terms, *cause.other_rank_terms):
-            taken = min(left, remaining.get(term, 0.0))
-            left -= taken
-            if taken:
-                remaining[term] -= taken
+        if finding.confidence is not Confidence.LOW:
+            cause = causes[finding.cause]
+            terms = (*cause.terms, *cause.other_rank_terms)
+            take_from_terms(remaining, terms, _estimate_change_ns(finding))
     return {term: round(rest) for term, rest in remaining.items() if rest >= 1}
-
-
-def _add_change(finding: Finding, before_ns: tuple[int, int]) -> Finding:
-    low, high = finding.saving_ns
-    if high <= 0:
-        return finding
-    return replace(finding, change_ns=(low - before_ns[1], high - before_ns[0]))
 
 
 def _estimate_change_ns(finding: Finding) -> float:

@@ -9,6 +9,7 @@ do not add up (one rank is idle while another waits), so the unexplained loss is
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from zprof.model.time import CollectiveTime, RankTime, StepTime
 _LOST = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "idle_ns", "unexplained_ns")
 #: Steps behind the first one that show what recurs.
 _MIN_LATER_STEPS = 2
+_Ns = TypeVar("_Ns", int, float)
 _CONFIDENCE_RANK = {Confidence.LOW: 0, Confidence.MEDIUM: 1, Confidence.HIGH: 2}
 
 
@@ -101,7 +103,7 @@ def split_savings(
         order_findings(findings, causes),
         key=lambda f: (f.cause in explained, -_CONFIDENCE_RANK[f.confidence]),
     ):
-        high = _take_from_terms(remaining, causes[finding.cause].terms, finding.saving_ns[1])
+        high = take_from_terms(remaining, causes[finding.cause].terms, finding.saving_ns[1])
         is_used_up = finding.saving_ns[1] > 0 and high == 0
         if finding.cause in played:
             kept.append(finding)
@@ -159,14 +161,15 @@ def _mean_of_largest_rank(term: str, steps: Sequence[StepTime]) -> int:
     return int(fmean(largest.values())) if largest else 0
 
 
-def _take_from_terms(remaining: dict[str, int], terms: Sequence[str], amount_ns: int) -> int:
-    """Take up to ``amount_ns`` from the terms in their order, and return the amount taken."""
-    total_taken = 0
+def take_from_terms(remaining: dict[str, _Ns], terms: Sequence[str], amount_ns: _Ns) -> _Ns:
+    """Take up to ``amount_ns`` from the known terms in their order, and return the amount taken."""
+    left = amount_ns
     for term in terms:
-        taken = min(amount_ns - total_taken, remaining[term])
-        remaining[term] -= taken
-        total_taken += taken
-    return total_taken
+        if term in remaining:
+            taken = min(left, remaining[term])
+            remaining[term] -= taken
+            left -= taken
+    return amount_ns - left
 
 
 _COMMUNICATION = frozenset({"exposed_wait_ns", "exposed_transfer_ns"})
@@ -250,19 +253,11 @@ def _subtract_savings(
     remaining = {term: int(getattr(rank, term)) for term in _LOST}
     for finding in findings:
         cause = causes[finding.cause]
-        unassigned = _find_claim_ns(finding, rank.rank)
-        for term in (*cause.terms, *cause.other_rank_terms):
-            taken = min(unassigned, remaining.get(term, 0))
-            unassigned -= taken
-            if taken:
-                remaining[term] -= taken
+        # what the finding claims of the rank's step: its saving, or what it states of that rank
+        stated = [entry.value for entry in finding.evidence if entry.rank == rank.rank and entry.unit == "ns"]
+        claim = int(max([finding.saving_ns[1], *(stated if finding.saving_ns[1] > 0 else [])]))
+        take_from_terms(remaining, (*cause.terms, *cause.other_rank_terms), claim)
     return remaining
-
-
-def _find_claim_ns(finding: Finding, rank: int) -> int:
-    """Return what the finding claims of a rank's step: its saving, or what it states of that rank."""
-    stated = [entry.value for entry in finding.evidence if entry.rank == rank and entry.unit == "ns"]
-    return int(max([finding.saving_ns[1], *(stated if finding.saving_ns[1] > 0 else [])]))
 
 
 def _find_exposed_groups(

@@ -62,9 +62,13 @@ def find_causes(
         if (answer := ask(cause, analysis, baseline)) is not None
     }
     priced, played = _price_answers(step, answers, causes)
-    findings = _claim_time(step, _limit_confidence(analysis, priced, causes), played, causes)
+    sure = _limit_confidence(analysis, priced, causes)
+    widened = [widen_by_noise(finding, analysis.time.step_noise_ns) for finding in sure]
+    claimed = split_savings(widened, causes, analysis.time.per_rank, analysis.time.steps, played)
+    stated = [_state_rest(analysis, finding, causes[finding.cause]) for finding in claimed]
+    rated = [rate_by_range(finding, mean_wall_ns(analysis)) for finding in stated]
     gaps = [answer for answer in answers.values() if isinstance(answer, Gap)]
-    return findings, [*analysis.gaps, *_group_gaps(gaps)]
+    return move_after_stalls(step, rated, causes), [*analysis.gaps, *_group_gaps(gaps)]
 
 
 def _select_applicable(causes: Iterable[Cause], analysis: RunAnalysis) -> Iterable[Cause]:
@@ -225,17 +229,6 @@ def _limit_confidence(
         )
 
     return [replace(each, confidence=Confidence.LOW) if is_uncertain(each) else each for each in findings]
-
-
-def _claim_time(
-    step: PlayedStep, findings: Sequence[Finding], played: frozenset[str], causes: Mapping[str, Cause]
-) -> tuple[Finding, ...]:
-    """Return the findings with their final ranges and ratings, the first to fix first."""
-    time, wall_ns = step.analysis.time, mean_wall_ns(step.analysis)
-    widened = [widen_by_noise(finding, time.step_noise_ns) for finding in findings]
-    claimed = split_savings(widened, causes, time.per_rank, time.steps, played)
-    stated = [_state_rest(step.analysis, finding, causes[finding.cause]) for finding in claimed]
-    return move_after_stalls(step, [rate_by_range(finding, wall_ns) for finding in stated], causes)
 
 
 def _state_rest(analysis: RunAnalysis, finding: Finding, cause: Cause) -> Finding:

@@ -156,17 +156,24 @@ class LinkReferences:
         kinds = [KINDS.index(kind) for kind in comparable_kinds(self._run.analysis, own_rate.kind)]
         others = (self._group != self._group[index]) & np.isin(self._kind, kinds)
         same_span = others & (self._span == self._span[index])
-        alike = self._select_alike(index, same_span)
+        # groups of the same size and kind, else of a comparable kind if spans are known
+        alike = same_span & (self._ranks == self._ranks[index])
+        alike &= is_similar(self._bytes, float(self._bytes[index]))
+        same_kind = alike & (self._kind == self._kind[index])
+        if same_kind.any() or self._span[index] == _UNKNOWN_SPAN:
+            alike = same_kind
         if alike.any():
             yield ExpectedBandwidth(bytes_per_s=float(np.median(self._rate[alike])), of="other groups")
         span = int(self._span[index])
         latency_ns = max_normal_latency_ns(own_rate.ranks)
         if span != _UNKNOWN_SPAN and same_span.any():
             where = "within a host" if span == _WITHIN_HOST else "between hosts"
+            # on CPU ranks compute slows gloo down
+            is_conclusive = span == _WITHIN_HOST and self._run.analysis.run.device != "cpu"
             yield ExpectedBandwidth(
                 bytes_per_s=float(self._rate[same_span].max()),
                 of=f"the fastest link of this job {where}",
-                proof=Confidence.MEDIUM if self._is_conclusive(span) else Confidence.LOW,
+                proof=Confidence.MEDIUM if is_conclusive else Confidence.LOW,
                 latency_ns=latency_ns,
                 is_fastest_link=True,
             )
@@ -178,17 +185,6 @@ class LinkReferences:
                 latency_ns=latency_ns,
                 is_fastest_link=True,
             )
-
-    def _select_alike(self, index: int, same_span: Mask) -> Mask:
-        """Return a mask of groups of the same size and kind, else of a comparable kind if spans are known."""
-        alike = same_span & (self._ranks == self._ranks[index])
-        alike &= is_similar(self._bytes, float(self._bytes[index]))
-        same_kind: Mask = alike & (self._kind == self._kind[index])
-        return same_kind if same_kind.any() or self._span[index] == _UNKNOWN_SPAN else alike
-
-    def _is_conclusive(self, span: int) -> bool:
-        """Return True within a host, except on CPU ranks, where compute slows gloo down."""
-        return span == _WITHIN_HOST and self._run.analysis.run.device != "cpu"
 
 
 def find_slow_rank(slow: list[GroupRate], fast: list[GroupRate]) -> int | None:
@@ -288,22 +284,18 @@ def compare_unsized(analysis: RunAnalysis, baseline: RunAnalysis) -> list[Unsize
         now_ns, then_ns = _quickest_ns(rows), _quickest_ns(before)
         if len(now_ns) and len(now_ns) == len(then_ns) and now_ns.sum() > 0:
             steps = max(1, len(rows.group_by("rank", "step")))
+            now, then = (_mean_element_bytes(each.texts("dtype")) for each in (rows, before))
+            grown = max(1.0, now / then) if now and then else 1.0
             found.append(
                 UnsizedMessages(
                     kind=kind,
                     count=len(rows),
-                    reached_ratio=min(1.0, _grow_types(rows, before) * float(then_ns.sum() / now_ns.sum())),
+                    reached_ratio=min(1.0, grown * float(then_ns.sum() / now_ns.sum())),
                     transfer_ns=float(rows.ints("transfer_ns").sum()) / steps,
                     exposed_ns=float(rows.ints("exposed_transfer_ns").sum()) / steps,
                 )
             )
     return found
-
-
-def _grow_types(rows: Columns, before: Columns) -> float:
-    """Return how many times as many bytes an element has as in the baseline; 1 if it is unknown or fewer."""
-    now, then = (_mean_element_bytes(each.texts("dtype")) for each in (rows, before))
-    return max(1.0, now / then) if now and then else 1.0
 
 
 def _mean_element_bytes(types: Texts) -> float:

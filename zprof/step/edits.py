@@ -23,13 +23,11 @@ def changes_graph(graph: Graph, changed: Graph) -> bool:
     return not (
         np.array_equal(graph.transfer_ns, changed.transfer_ns)
         and np.array_equal(graph.members, changed.members)
-        and all(map(_are_equal_ranks, graph.ranks, changed.ranks))
-    )
-
-
-def _are_equal_ranks(before: RankGraph, after: RankGraph) -> bool:
-    return before.waits_on == after.waits_on and all(
-        np.array_equal(getattr(before, name), getattr(after, name)) for name in _EDITED
+        and all(
+            before.waits_on == after.waits_on
+            and all(np.array_equal(getattr(before, name), getattr(after, name)) for name in _EDITED)
+            for before, after in zip(graph.ranks, changed.ranks, strict=False)
+        )
     )
 
 

@@ -192,7 +192,10 @@ def measure_late_gathers(analysis: RunAnalysis, gathers: Columns) -> LateGathers
     """Measure how many of these rows of the collectives are late, and what that costs per step."""
     duration = np.maximum(1, gathers.ints("end_ns") - gathers.ints("start_ns"))
     queued, exposed = gathers.ints("queued_exposed_ns"), gathers.ints("exposed_transfer_ns")
-    late = _is_late(gathers, duration) & ~_is_held(analysis, gathers, duration)
+    # almost no overlapping compute, although there was free compute
+    late = gathers.ints("hidden_ns") <= _HIDES_NOTHING_RATIO * duration
+    late &= gathers.ints("free_compute_ns") > _WORTH_HIDING_RATIO * duration
+    late &= ~_is_held(analysis, gathers, duration)
     blocked = np.where(late, exposed + queued, 0)
     waited = blocked + np.where(late, gathers.ints("exposed_wait_ns"), 0)
     free = np.where(late, gathers.ints("free_compute_ns"), 0)
@@ -213,13 +216,6 @@ def measure_late_gathers(analysis: RunAnalysis, gathers: Columns) -> LateGathers
         launched=bool(gathers.known("launch_start_ns").mean() > 0.5),
         bound=not gathers.bools("matched").mean() > 0.5,
     )
-
-
-def _is_late(gathers: Columns, duration: Int64s) -> Mask:
-    """Return a mask of the gathers with almost no overlapping compute although there was free compute."""
-    alone = gathers.ints("hidden_ns") <= _HIDES_NOTHING_RATIO * duration
-    late: Mask = alone & (gathers.ints("free_compute_ns") > _WORTH_HIDING_RATIO * duration)
-    return late
 
 
 def _is_held(analysis: RunAnalysis, gathers: Columns, duration: Int64s) -> Mask:

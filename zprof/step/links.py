@@ -331,8 +331,10 @@ class Link(Struct, frozen=True, kw_only=True):
         if before is not None:
             latency = min(latency, before)
             transfer = before - latency
-        transfer *= self._scale_bytes()
-        return latency * self.latency_ratio * self._scale_hops(kind) + transfer / self.bandwidth_ratio
+        if self.ranks and self.ranks != self.group_size:  # a ring of n ranks moves (n-1)/n in n-1 hops
+            transfer *= (1 - 1 / self.ranks) / (1 - 1 / self.group_size)
+            latency *= (self.ranks - 1) / (self.group_size - 1)
+        return latency * self.latency_ratio + transfer / self.bandwidth_ratio
 
     def changed(self, change: Change) -> "Link":
         """Return the link after a change."""
@@ -377,17 +379,6 @@ class Link(Struct, frozen=True, kw_only=True):
             bus_factor(CollectiveKind(each), self.group_size) for each in (kind, other)
         )
         return self.lines[other], own_factor / other_factor if other_factor else 1.0
-
-    def _scale_bytes(self) -> float:
-        """Return the change in bytes per rank with the group size: a ring of n ranks moves (n-1)/n."""
-        if not self.ranks or self.ranks == self.group_size:
-            return 1.0
-        return (1 - 1 / self.ranks) / (1 - 1 / self.group_size)
-
-    def _scale_hops(self, kind: str) -> float:
-        if not self.ranks or self.ranks == self.group_size:
-            return 1.0
-        return (self.ranks - 1) / (self.group_size - 1)
 
 
 def fit_link(analysis: RunAnalysis, rows: Columns, group_size: int) -> Link | None:

@@ -190,7 +190,8 @@ def _plan_merges(messages: RankMessages) -> list[_Merge]:
         found[(kind, group, outside if block == NONE or has_one_unit else block)].append(place)
     units = messages.units_per_block
     gathers = [members for (kind, _, _), members in found.items() if kind == _GATHER]
-    first = _first_of_units(messages)
+    # the other gathers of a unit are pieces of it
+    first = messages.gathers[np.unique(messages.unit[messages.gathers], return_index=True)[1]]
     for number, members in enumerate(gathers):
         ahead = max(0, int(messages.ahead[members[0]]))
         place = members[0]
@@ -204,12 +205,6 @@ def _plan_merges(messages: RankMessages) -> list[_Merge]:
         if mine:
             merges.append(_Merge(members=tuple(members), place=members[-1], last=True))
     return merges
-
-
-def _first_of_units(messages: RankMessages) -> Int64s:
-    """Return the first gather of each unit; the other gathers of the unit are pieces of it."""
-    gathers = messages.gathers
-    return gathers[np.unique(messages.unit[gathers], return_index=True)[1]]
 
 
 def _apply_merges(

@@ -142,7 +142,8 @@ def detect_order(rows: Columns) -> UnitOrder | None:
         bool(len(forward_gathers)) and bool(forward_gathers.ints("at")[0] < reduces.ints("at")[0])
     )
     gathered = forward_gathers if gathers_before else gathers
-    forward = _add_missing(gathered.texts("unit").list_distinct() or reduced[::-1], reduced)
+    forward = list(gathered.texts("unit").list_distinct() or reduced[::-1])
+    forward += [unit for unit in reversed(reduced) if unit not in forward]
     backward_names = backward_gathers.texts("unit").list_distinct()
     root = _find_root(
         forward,
@@ -201,11 +202,6 @@ def sort_by_launch(rows: Columns) -> Columns:
     return rows.with_columns(at=at).at(np.argsort(at, kind="stable"))
 
 
-def _add_missing(forward: list[str], reduced: list[str]) -> list[str]:
-    missing = [unit for unit in reversed(reduced) if unit not in forward]
-    return [*forward, *missing]
-
-
 def _find_root(
     forward: list[str], reduced: list[str], backward_gathered: list[str], has_backward_gathers: bool
 ) -> str | None:
@@ -262,25 +258,19 @@ def _list_bucket_sizes(reduces: Columns) -> list[list[float]]:
 
 def detect_policy(rows: Columns, order: UnitOrder, stage: int | None) -> EnginePolicy:
     """Return the policy shown by the order of launches and waits; ``stage`` is the run's own, or None."""
-    detected_stage = _detect_stage(rows, order) if stage is None else stage
+    if stage is None:
+        stage = 3 if order.gathers_before_passes else 2 if order.has_gathers else 0
     reduces = select_reductions(rows)
-    limit = _detect_in_flight(reduces)
     return EnginePolicy(
-        stage=detected_stage,
+        stage=stage,
         prefetch=_detect_prefetch(rows, order)
         if order.gathers_before_passes and not _awaits_gathers_immediately(rows)
         else 0,
         keep=_detect_kept_units(order),
         overlap_reduce=not _awaits_reductions_immediately(reduces),
         overlap_gather=order.gathers_before_passes or not _awaits_gathers_before_end(rows),
-        in_flight=limit,
+        in_flight=_detect_in_flight(reduces),
     )
-
-
-def _detect_stage(rows: Columns, order: UnitOrder) -> int:
-    if order.gathers_before_passes:
-        return 3
-    return 2 if order.has_gathers else 0
 
 
 def _detect_kept_units(order: UnitOrder) -> str:

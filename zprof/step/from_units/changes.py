@@ -70,17 +70,12 @@ def change_passes(model: CalibratedModel, change: Change) -> StepPasses:
     if change.units_merged is not None and change.units_merged > 1:
         skeleton = _merge_units(skeleton, change.units_merged)
     if change.element_bytes_reduced is not None and model.reduced_element_bytes:
-        skeleton = _scale_reductions(skeleton, change.element_bytes_reduced / model.reduced_element_bytes)
+        times = change.element_bytes_reduced / model.reduced_element_bytes
+        units = tuple(replace(unit, reduce_bytes=unit.reduce_bytes * times) for unit in skeleton.units)
+        skeleton = replace(skeleton, units=units)
     if change.even:
         skeleton = replace(skeleton, work=_level_ranks(skeleton.work))
     return skeleton
-
-
-def _scale_reductions(skeleton: StepPasses, times: float) -> StepPasses:
-    if times == 1:
-        return skeleton
-    units = tuple(replace(unit, reduce_bytes=unit.reduce_bytes * times) for unit in skeleton.units)
-    return replace(skeleton, units=units)
 
 
 def _change_reductions(skeleton: StepPasses, old: int, new: int) -> StepPasses:
@@ -161,6 +156,7 @@ def usual_changes(model: CalibratedModel) -> tuple[Change, ...]:
 
 def describe_change(change: Change) -> str:
     """Return a change as a phrase, such as ``stage 2, prefetch 2, bandwidth x2``."""
+    plural = "" if change.micro_batches in (None, 1) else "es"
     parts = [
         _format_part("stage {}", change.stage),
         _format_part("prefetch {}", change.prefetch),
@@ -169,8 +165,11 @@ def describe_change(change: Change) -> str:
         _describe_switch("gathers of new parameters", change.overlap_gather),
         _format_part("bandwidth x{:g}", change.bandwidth_ratio),
         _format_part("latency x{:g}", change.latency_ratio),
-        _describe_merging(change.units_merged),
-        _describe_micro_batches(change.micro_batches),
+        "no units merged"
+        if change.units_merged == 1
+        else _format_part("{} units merged into one", change.units_merged),
+        # "the same samples", because micro-batches of a plan add samples
+        _format_part("the same samples in {} micro-batch", change.micro_batches) + plural,
         _format_part("reduced gradients of {} bytes per element", change.element_bytes_reduced),
         "" if not change.even else "even ranks",
         _format_part("sharded over {} ranks", change.shard_ranks),
@@ -184,19 +183,6 @@ def _format_part(text: str, value: object) -> str:
 
 def _describe_switch(message: str, on: bool | None) -> str:
     return "" if on is None else f"{message} {'overlapped with compute' if on else 'awaited immediately'}"
-
-
-def _describe_merging(count: int | None) -> str:
-    if count is None:
-        return ""
-    return "no units merged" if count == 1 else f"{count} units merged into one"
-
-
-def _describe_micro_batches(count: int | None) -> str:
-    """Describe the micro-batches; "the same samples", because micro-batches of a plan add samples."""
-    if count is None:
-        return ""
-    return "the same samples in 1 micro-batch" if count == 1 else f"the same samples in {count} micro-batches"
 
 
 def refuse_change(change: Change) -> None:

@@ -142,19 +142,16 @@ class _UnitPlayer:
         self.host = self.host + self._costs.launch_ns.get(op.kind, 0.0)
         start = np.maximum(self.host + self._costs.pick_up_ns, free + self._costs.queue_ns if free else 0.0)
         arrival = float(start.max())
-        end = arrival + self._transfer_ns(op)
+        message = (op.kind, op.bytes)
+        if message not in self._times:
+            self._times[message] = self._link.transfer_ns(op.kind, op.bytes)
+        end = arrival + self._times[message]
         self._free[lane] = end
         sent = _SentMessage(start, arrival, end)
         self._sent[op.key] = sent
         self._lane.append(sent)
         if len(self._lane) > _LOOK_BACK:
             del self._lane[: _LOOK_BACK // 2]
-
-    def _transfer_ns(self, op: Launch) -> float:
-        key = (op.kind, op.bytes)
-        if key not in self._times:
-            self._times[key] = self._link.transfer_ns(op.kind, op.bytes)
-        return self._times[key]
 
     def _await(self, op: Await) -> None:
         sent = self._sent.get(op.key)
