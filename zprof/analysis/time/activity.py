@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from zprof.analysis.columns import Mask
-from zprof.analysis.intervals import EMPTY, Int64s, Intervals, union
+from zprof.analysis.intervals import EMPTY, NO_TIMES, Int64s, Intervals, union
 from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.events import EventView
 
@@ -24,18 +24,8 @@ _PASS = re.compile(
     re.ASCII,
 )
 _MAX_NAME = 2_000
-
-
-def _empty_codes() -> Int64s:
-    return np.empty(0, dtype=np.int64)
-
-
-def _empty_named_times() -> Int64s:
-    return np.empty((0, 3), dtype=np.int64)
-
-
-def _empty_mask() -> Mask:
-    return np.empty(0, dtype=np.bool_)
+_NO_KERNELS = np.empty((0, 3), dtype=np.int64)
+_NO_MASK = np.empty(0, dtype=np.bool_)
 
 
 class NamedWork(Struct, frozen=True, kw_only=True):
@@ -47,12 +37,12 @@ class NamedWork(Struct, frozen=True, kw_only=True):
     """
 
     names: tuple[str, ...] = ()
-    code: Int64s = field(default_factory=_empty_codes)
-    times: Int64s = field(default_factory=_empty_named_times)
-    stream: Int64s = field(default_factory=_empty_codes)
-    copies: Mask = field(default_factory=_empty_mask)
-    memcpy: Mask = field(default_factory=_empty_mask)
-    passes: Int64s = field(default_factory=_empty_codes)
+    code: Int64s = NO_TIMES
+    times: Int64s = _NO_KERNELS
+    stream: Int64s = NO_TIMES
+    copies: Mask = _NO_MASK
+    memcpy: Mask = _NO_MASK
+    passes: Int64s = NO_TIMES
 
     def __len__(self) -> int:
         return len(self.code)
@@ -75,7 +65,8 @@ def collect_named_work(
         memcpys: Mask of the device's copies; only those within a copy range are included.
     """
     copy_ranges = union(view.spans[view.match_names(ranges, lambda name: _matches(_COPY_RANGE, name))])
-    in_copy_range = _mark_inside(copy_ranges, launch_ns)
+    position = np.searchsorted(copy_ranges[:, 0], launch_ns, side="right")
+    in_copy_range = launch_ns < np.concatenate(([np.iinfo(np.int64).min], copy_ranges[:, 1]))[position]
     memcpys = memcpys & in_copy_range
     rows = np.flatnonzero(compute | memcpys)
     rows = rows[np.argsort(launch_ns[rows], kind="stable")]
@@ -107,36 +98,16 @@ def find_outermost(view: EventView, rows: Mask) -> Mask:
     return is_outermost
 
 
-def _mark_inside(spans: Int64s, times: Int64s) -> Mask:
-    if not len(spans):
-        return np.zeros(len(times), dtype=np.bool_)
-    position = np.searchsorted(spans[:, 0], times, side="right") - 1
-    inside: Mask = (position >= 0) & (times < spans[np.maximum(position, 0), 1])
-    return inside
-
-
 def _matches(pattern: re.Pattern[str], name: str) -> bool:
     return pattern.match(name[:_MAX_NAME]) is not None
-
-
-def _empty_times() -> Int64s:
-    return np.empty(0, dtype=np.int64)
-
-
-def _empty_spans() -> Intervals:
-    return EMPTY
-
-
-def _empty_kernels() -> Int64s:
-    return np.empty((0, 3), dtype=np.int64)
 
 
 class DeviceSteps(Struct, frozen=True, kw_only=True):
     """Device ranges of steps, one row per stream and step: from the first to the last work of that step."""
 
-    number: Int64s = field(default_factory=_empty_times)
-    spans: Intervals = field(default_factory=_empty_spans)
-    stream: Int64s = field(default_factory=_empty_times)
+    number: Int64s = NO_TIMES
+    spans: Intervals = EMPTY
+    stream: Int64s = NO_TIMES
 
 
 class RankActivity(Struct, frozen=True, kw_only=True):
@@ -162,16 +133,16 @@ class RankActivity(Struct, frozen=True, kw_only=True):
     copies: Intervals
     coverage: Intervals
     launched: Intervals
-    work: Intervals = field(default_factory=_empty_spans)
-    nameless: Intervals = field(default_factory=_empty_spans)
-    unlaunched: Intervals = field(default_factory=_empty_spans)
-    unlaunched_stream: Int64s = field(default_factory=_empty_times)
-    lost_launches: Int64s = field(default_factory=_empty_times)
-    first_call: Intervals = field(default_factory=_empty_spans)
+    work: Intervals = EMPTY
+    nameless: Intervals = EMPTY
+    unlaunched: Intervals = EMPTY
+    unlaunched_stream: Int64s = NO_TIMES
+    lost_launches: Int64s = NO_TIMES
+    first_call: Intervals = EMPTY
     steps: DeviceSteps = field(default_factory=DeviceSteps)
-    awaits_until: Int64s = field(default_factory=_empty_times)
-    kernels: Int64s = field(default_factory=_empty_kernels)
-    kernel_stream: Int64s = field(default_factory=_empty_times)
+    awaits_until: Int64s = NO_TIMES
+    kernels: Int64s = _NO_KERNELS
+    kernel_stream: Int64s = NO_TIMES
     named: NamedWork = field(default_factory=NamedWork)
 
     def on(self, clock: RankClock) -> "RankActivity":

@@ -149,10 +149,8 @@ def analyse_time(
         volume=volume,
         gaps=(
             *(*gaps, *synced.gaps, *rank_gaps),
-            *_list_ranks_without_collectives(run, collectives, windows),
-            *_list_unsplit_gaps(collectives),
-            *_list_inflated_host_gaps(calls),
-            *_list_missing_backward(ranks),
+            *_list_collective_gaps(run, collectives, windows),
+            *_list_host_gaps(ranks, calls),
             *volume_gaps,
         ),
         kernels=Columns.concat([rank.kernels for rank in ranks]),
@@ -176,36 +174,35 @@ def _join_collectives(rows: Columns, ranks: Sequence[RankSummary]) -> Columns:
     )
 
 
-def _list_inflated_host_gaps(calls: Mapping[int, HostCalls]) -> list[Gap]:
-    """Return a gap if the recording of Python calls slowed the hosts."""
+def _list_host_gaps(ranks: Sequence[RankSummary], calls: Mapping[int, HostCalls]) -> list[Gap]:
+    """Return a gap if the recording of Python calls slowed the hosts, and one if no rank trains.
+
+    What is lost without training is not what a training step loses.
+    """
+    gaps = []
     inflated = [rank for rank, rank_calls in calls.items() if rank_calls.has_stacks]
-    if not inflated:
-        return []
-    return [
-        Gap(
-            kind=GapKind.HOST_TIMES,
-            what="pace of the hosts",
-            reason="the trace was taken with stacks (with_stack=True): recording each Python call slows the "
-            "host, often several times, so idle time and late launches are upper bounds",
-            remedy="record times with with_stack=False",
-            rank=inflated[0] if len(inflated) == 1 else None,
+    if inflated:
+        gaps.append(
+            Gap(
+                kind=GapKind.HOST_TIMES,
+                what="pace of the hosts",
+                reason="the trace was taken with stacks (with_stack=True): recording each Python call slows "
+                "the host, often several times, so idle time and late launches are upper bounds",
+                remedy="record times with with_stack=False",
+                rank=inflated[0] if len(inflated) == 1 else None,
+            )
         )
-    ]
-
-
-def _list_missing_backward(ranks: Sequence[RankSummary]) -> list[Gap]:
-    """Return a gap if no rank trains: what is lost is then not what a training step loses."""
-    if not ranks or not all(len(rank.host) and rank.host.bools("is_inference").all() for rank in ranks):
-        return []
-    return [
-        Gap(
-            kind=GapKind.NO_BACKWARD,
-            what="a training step",
-            reason="the recording has no backward and no optimizer step: inference, evaluation, or a forward "
-            "by itself",
-            remedy="record whole training steps, if the job trains",
+    if ranks and all(len(rank.host) and rank.host.bools("is_inference").all() for rank in ranks):
+        gaps.append(
+            Gap(
+                kind=GapKind.NO_BACKWARD,
+                what="a training step",
+                reason="the recording has no backward and no optimizer step: inference, evaluation, or a "
+                "forward by itself",
+                remedy="record whole training steps, if the job trains",
+            )
         )
-    ]
+    return gaps
 
 
 def _find_passes_in_program_steps(collectives: Columns, ranks: Sequence[RankSummary]) -> Columns:
@@ -251,28 +248,23 @@ def _describe_window(policy: WindowPolicy, ranks: Sequence[RankSummary]) -> Wind
     )
 
 
-def _list_ranks_without_collectives(
-    run: Run, collectives: Columns, windows: Sequence[RankWindow]
-) -> list[Gap]:
+def _list_collective_gaps(run: Run, collectives: Columns, windows: Sequence[RankWindow]) -> list[Gap]:
+    """Report ranks without collectives, and exposed communication that cannot be split."""
     ranks = [window.rank for window in windows]
     ranks_with_collectives = set(collectives.ints("rank").tolist())
-    return report_no_collectives(
+    gaps = report_no_collectives(
         ranks, [rank for rank in ranks if rank not in ranks_with_collectives], run.manifest.world_size
     )
-
-
-def _list_unsplit_gaps(collectives: Columns) -> list[Gap]:
-    """Report exposed communication that cannot be split into wait and transfer."""
     exposed_ns, unsplit_ns = sum_exposed(collectives), sum_unsplit_exposed(collectives)
     if not is_unsplit(exposed_ns, unsplit_ns):
-        return []
+        return gaps
     reason = (
         f"{unsplit_ns / exposed_ns:.0%} of the exposed communication is in collectives with missing or "
         "unmatched ranks, where waiting cannot be separated from transfer: exposed wait is a lower bound, "
         "exposed transfer an upper bound"
     )
     remedy = "provide the traces of all ranks, recorded with torch 2.4 or newer (it records process groups)"
-    return [Gap(kind=GapKind.EXPOSED_TIME, what="exposed wait", reason=reason, remedy=remedy)]
+    return [*gaps, Gap(kind=GapKind.EXPOSED_TIME, what="exposed wait", reason=reason, remedy=remedy)]
 
 
 def _make_alignment(synced: SynchronisedRun, collectives: Columns) -> Alignment:

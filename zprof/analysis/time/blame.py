@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
-from msgspec import Struct
 
 from zprof.analysis.columns import Columns, Groups, Mask, Texts
 from zprof.analysis.intervals import Int64s
@@ -19,7 +18,7 @@ from zprof.analysis.time.late_arrivals import (
     LateCases,
     LateRows,
     ReadCalls,
-    Reasons,
+    ReasonArray,
     find_cases,
     find_compared_intervals,
     find_reasons,
@@ -47,8 +46,10 @@ def judge_lateness(collectives: Columns, work: Mapping[int, RankWork], calls: Re
     cases = find_cases(rows)
     begins = {rank: rank_work.begin_ns for rank, rank_work in work.items()}
     compared = find_compared_intervals(rows, cases, measure_lag(rows, work), begins)
-    reasons = find_reasons(rows, cases, compared, work, calls)
-    origins = find_origins(rows, cases, reasons)
+    reasons, queued = find_reasons(rows, cases, compared, work, calls)
+    begin = np.full(len(cases), np.iinfo(np.int64).max)
+    begin[compared.case] = compared.begin
+    origin_ranks, origin_reasons = find_origins(rows, cases, reasons, queued, begin)
     blamed = rows.blamed != UNKNOWN_RANK
     case = np.where(blamed, cases.case_of_row, -1)
     known = case >= 0
@@ -56,26 +57,26 @@ def judge_lateness(collectives: Columns, work: Mapping[int, RankWork], calls: Re
     code = {word: place for place, word in enumerate(words)}
     reason = np.where(blamed, code[LateReason.UNKNOWN], 0)
     origin = rows.blamed.copy()
-    reason[known] = [code[each] for each in origins.reason[case[known]]]
-    origin[known] = origins.rank[case[known]]
+    reason[known] = [code[each] for each in origin_reasons[case[known]]]
+    origin[known] = origin_ranks[case[known]]
     return collectives.with_columns(
         judged=rows.judged, blamed_rank=rows.blamed, late_reason=Texts(words, reason), origin_rank=origin
     )
 
 
-class Origins(Struct, frozen=True, kw_only=True):
-    """One entry per case: the rank where the delay started, and the reason.
+def find_origins(
+    rows: LateRows, cases: LateCases, reasons: ReasonArray, queued: Mask, begin: Int64s
+) -> tuple[Int64s, ReasonArray]:
+    """Return for each case the rank where the delay started, and the reason.
 
     If the delay started on the blamed rank itself, the reason is taken from the start of the chain.
+
+    Args:
+        rows, cases: All rows and the cases among them.
+        reasons, queued: As of :func:`find_reasons`.
+        begin: Start of the compared interval of each case.
     """
-
-    rank: Int64s
-    reason: np.ndarray[tuple[int], np.dtype[np.object_]]
-
-
-def find_origins(rows: LateRows, cases: LateCases, reasons: Reasons) -> Origins:
-    """Return the origins of all cases."""
-    passed_on = np.flatnonzero(reasons.reason == LateReason.PREVIOUS_COLLECTIVE)
+    passed_on = np.flatnonzero(reasons == LateReason.PREVIOUS_COLLECTIVE)
     cause = np.full(len(cases), -1, dtype=np.int64)
     # Per wanted case, the case of the collective that blocked its rank longest in the interval.
     blocking_cases = np.full(len(passed_on), -1, dtype=np.int64)
@@ -84,7 +85,7 @@ def find_origins(rows: LateRows, cases: LateCases, reasons: Reasons) -> Origins:
         rank_rows = np.flatnonzero((rows.rank == rank) & (cases.case_of_row >= 0))
         rank_rows = rank_rows[np.argsort(rows.start[rank_rows], kind="stable")]
         latest_arrival = np.maximum.accumulate(rows.arrival[rank_rows]) if len(rank_rows) else rank_rows
-        low = np.searchsorted(latest_arrival, reasons.begin[passed_on[positions]], side="right")
+        low = np.searchsorted(latest_arrival, begin[passed_on[positions]], side="right")
         high = np.searchsorted(rows.start[rank_rows], cases.start[passed_on[positions]], side="left")
         best = find_largest_within(rows.exposed_wait[rank_rows], low, high)
         waited: Mask = (
@@ -95,13 +96,16 @@ def find_origins(rows: LateRows, cases: LateCases, reasons: Reasons) -> Origins:
             was_blocked, cases.case_of_row[rank_rows[np.maximum(best, 0)]] if len(rank_rows) else -1, -1
         )
     cause[passed_on] = blocking_cases
-    queued = passed_on[reasons.queued[passed_on]]
-    cause[queued] = _find_cases_by_instance(rows, cases, rows.previous_instance[cases.row[queued]])
+    queued_cases = passed_on[queued[passed_on]]
+    if len(queued_cases):
+        instances = rows.previous_instance[cases.row[queued_cases]]
+        position = np.minimum(np.searchsorted(cases.instance, instances), len(cases) - 1)
+        cause[queued_cases] = np.where(cases.instance[position] == instances, position, -1)
     earlier = (cause >= 0) & (cases.start[cause] < cases.start) if len(cases) else cause >= 0
     root = find_chain_ends(np.where(earlier, cause, np.arange(len(cases))))
     origin = cases.blamed[root]
     started_on_blamed = earlier & (origin == cases.blamed)
-    return Origins(rank=origin, reason=np.where(started_on_blamed, reasons.reason[root], reasons.reason))
+    return origin, np.where(started_on_blamed, reasons[root], reasons)
 
 
 def find_chain_ends(cause: Int64s) -> Int64s:
@@ -112,14 +116,6 @@ def find_chain_ends(cause: Int64s) -> Int64s:
             break
         cause = next_cause
     return cause
-
-
-def _find_cases_by_instance(rows: LateRows, cases: LateCases, instances: Int64s) -> Int64s:
-    """Return the case of each instance; -1 without one."""
-    if not len(cases):
-        return np.full(len(instances), -1, dtype=np.int64)
-    position = np.minimum(np.searchsorted(cases.instance, instances), len(cases) - 1)
-    return np.where(cases.instance[position] == instances, position, -1)
 
 
 def find_largest_within(values: Int64s, low: Int64s, high: Int64s) -> Int64s:
@@ -152,61 +148,49 @@ def sum_wait_shares(collectives: Columns, ranks: Sequence[int], steps: int) -> W
         ranks: The loaded ranks.
         steps: Number of steps of the window.
     """
-    rows = _BlameRows(
-        rank=collectives.ints("rank"),
-        instance=collectives.ints("instance"),
-        wait=collectives.ints("wait_ns"),
-        exposed=collectives.ints("exposed_wait_ns"),
-        reason=collectives.texts("late_reason"),
-        origin=collectives.ints("origin_rank"),
-    )
+    instance, exposed_ns = collectives.ints("instance"), collectives.ints("exposed_wait_ns")
     blamed_rank = collectives.ints("blamed_rank")
     blamed = blamed_rank != UNKNOWN_RANK
-    judged = collectives.bools("judged") & (rows.instance >= 0)
+    judged = collectives.bools("judged") & (instance >= 0)
     blamed_rows = np.flatnonzero(blamed)
     rows_by_blamed = {rank: blamed_rows[at] for rank, at in group_by_rank(blamed_rank[blamed_rows])}
-    own_rows = dict(group_by_rank(rows.rank))
+    own_rows = dict(group_by_rank(collectives.ints("rank")))
     none = np.empty(0, dtype=np.int64)
     entries = [
-        _make_blame(rank, rows, rows_by_blamed.get(rank, none), own_rows.get(rank, none), judged, steps)
+        _make_blame(
+            rank, collectives, rows_by_blamed.get(rank, none), own_rows.get(rank, none), judged, steps
+        )
         for rank in ranks
     ]
     return WaitShares(
         per_rank=tuple(sorted(entries, key=lambda entry: (-entry.exposed_wait_ns, entry.rank))),
-        tied_ns=int(rows.exposed[judged & ~blamed].sum()) // steps,
-        unjudged_ns=int(rows.exposed[~judged & ~blamed].sum()) // steps,
-        judged=_count_distinct(rows.instance[judged]),
+        tied_ns=int(exposed_ns[judged & ~blamed].sum()) // steps,
+        unjudged_ns=int(exposed_ns[~judged & ~blamed].sum()) // steps,
+        judged=_count_distinct(instance[judged]),
     )
 
 
-class _BlameRows(Struct, frozen=True, kw_only=True):
-    rank: Int64s
-    instance: Int64s
-    wait: Int64s
-    exposed: Int64s
-    reason: Texts
-    origin: Int64s
-
-
-def _make_blame(rank: int, rows: _BlameRows, blamed: Int64s, own: Int64s, judged: Mask, steps: int) -> Blame:
+def _make_blame(rank: int, rows: Columns, blamed: Int64s, own: Int64s, judged: Mask, steps: int) -> Blame:
     """Return the blame of a rank from the rows that it is ``blamed`` for, and its ``own`` rows."""
-    wait_ns, exposed_ns = int(rows.wait[blamed].sum()), int(rows.exposed[blamed].sum())
-    judged_instances = _count_distinct(rows.instance[own[judged[own]]])
-    waiting = _count_distinct(rows.rank[blamed[rows.wait[blamed] > 0]])
-    exposed = blamed[rows.exposed[blamed] > 0]
+    instance, wait, exposed = (rows.ints(name) for name in ("instance", "wait_ns", "exposed_wait_ns"))
+    wait_ns, exposed_ns = int(wait[blamed].sum()), int(exposed[blamed].sum())
+    judged_instances = _count_distinct(instance[own[judged[own]]])
+    waiting = _count_distinct(rows.ints("rank")[blamed[wait[blamed] > 0]])
+    exposed_rows = blamed[exposed[blamed] > 0]
+    reasons, origins = rows.texts("late_reason").at(exposed_rows), rows.ints("origin_rank")[exposed_rows]
     shared = steps * max(1, waiting)
-    last_instances = _count_distinct(rows.instance[blamed])
+    last_instances = _count_distinct(instance[blamed])
     return Blame(
         rank=rank,
         wait_ns=wait_ns // steps,
         exposed_wait_ns=exposed_ns // steps,
         last_ratio=min(1.0, last_instances / judged_instances) if judged_instances else 0.0,
-        own_wait_ns=int(rows.exposed[own].sum()) // steps,
-        reasons=_sum_by_key(rows.reason.at(exposed), rows.exposed[exposed], steps),
+        own_wait_ns=int(exposed[own].sum()) // steps,
+        reasons=_sum_by_key(reasons, exposed[exposed_rows], steps),
         waiting_ranks=waiting,
         wait_per_rank_ns=wait_ns // shared,
         exposed_wait_per_rank_ns=exposed_ns // shared,
-        origins=_sum_by_key(rows.origin[exposed].tolist(), rows.exposed[exposed], steps),
+        origins=_sum_by_key(origins.tolist(), exposed[exposed_rows], steps),
     )
 
 

@@ -198,7 +198,15 @@ def compute_upper_bounds(table: ClockTable) -> Floats:
         return bounds
     start = np.where(table.present, table.start, -np.inf)
     end = np.where(table.present, table.end, np.inf)
-    _bound_full_syncs(bounds, start[:, table.sync], end[:, table.sync])
+    if table.sync.any():
+        synced_start, synced_end = start[:, table.sync], end[:, table.sync]
+        if count > MAX_ALL_PAIRS:
+            bounds[0, 1:] = np.minimum(bounds[0, 1:], (synced_end[0] - synced_start[1:]).min(axis=1))
+            bounds[1:, 0] = np.minimum(bounds[1:, 0], (synced_end[1:] - synced_start[0]).min(axis=1))
+        for row in range(count if count <= MAX_ALL_PAIRS else 0):
+            others = np.arange(count) != row
+            latest = (synced_end[row] - synced_start[others]).min(axis=1)
+            bounds[row, others] = np.minimum(bounds[row, others], latest)
     for root in np.unique(table.source[table.source >= 0]):
         is_from_root = table.source == root
         bound = (end[:, is_from_root] - start[root, is_from_root]).min(axis=1)
@@ -210,18 +218,6 @@ def compute_upper_bounds(table: ClockTable) -> Floats:
         others = np.arange(len(bounds)) != root
         bounds[root, others] = np.minimum(bounds[root, others], bound[others])
     return bounds
-
-
-def _bound_full_syncs(bounds: Floats, start: Floats, end: Floats) -> None:
-    if not start.shape[1]:
-        return
-    if len(bounds) > MAX_ALL_PAIRS:
-        bounds[0, 1:] = np.minimum(bounds[0, 1:], (end[0] - start[1:]).min(axis=1))
-        bounds[1:, 0] = np.minimum(bounds[1:, 0], (end[1:] - start[0]).min(axis=1))
-        return
-    for row in range(len(bounds)):
-        others = np.arange(len(bounds)) != row
-        bounds[row, others] = np.minimum(bounds[row, others], (end[row] - start[others]).min(axis=1))
 
 
 def close_bounds(bounds: Floats) -> Floats:
@@ -254,15 +250,6 @@ def find_worst_ranks(bad: Mask) -> Mask:
     return worst_ranks
 
 
-class OffsetEstimate(Struct, frozen=True, kw_only=True):
-    """Clocks of a group's ranks relative to each other; NaN if a rank shares no collective."""
-
-    ranks: tuple[int, ...]
-    offset: Floats
-    uncertainty: Floats
-    votes: int
-
-
 def select_votes(table: ClockTable) -> tuple[ClockTable, Floats]:
     """Return the instances that vote on clocks, and the weight of each rank; 0 if a rank has no vote."""
     table = drop_first_collectives(table)
@@ -283,12 +270,15 @@ def select_votes(table: ClockTable) -> tuple[ClockTable, Floats]:
     return table.of_instances(used), weights[:, used]
 
 
-def estimate_offsets(table: ClockTable) -> OffsetEstimate:
-    """Return offsets and uncertainties of the ranks of a table whose drift has been removed."""
+def estimate_offsets(table: ClockTable) -> tuple[Floats, Floats, int]:
+    """Return offsets and uncertainties of the ranks of a table without drift, and the number of votes.
+
+    They are relative to each other; NaN if a rank shares no collective.
+    """
     table, weights = select_votes(table)
     if not table.start.shape[1]:
         unknown = np.full(len(table.ranks), np.nan)
-        return OffsetEstimate(ranks=table.ranks, offset=unknown, uncertainty=unknown, votes=0)
+        return unknown, unknown, 0
     # Offsets relative to the rank with the most votes, refined against the median of all ranks.
     votes = (weights > 0).sum(axis=1)
     centre = int(votes.argmax())
@@ -297,7 +287,6 @@ def estimate_offsets(table: ClockTable) -> OffsetEstimate:
         ends = table.end - offset[:, None]
         offset = offset + weighted_medians(ends - column_medians(ends), weights)
         offset = offset - offset[centre]
-    offset = offset
     moved = table.moved(offset, np.zeros(len(offset)))
     # The spread of the votes, at least the expected spread of ends of the shortest transfer.
     residual = np.where(weights > 0, np.abs(moved.end - column_medians(moved.end)), np.nan)
@@ -306,14 +295,8 @@ def estimate_offsets(table: ClockTable) -> OffsetEstimate:
     last_start = np.where(moved.present, moved.start, -np.inf).max(axis=0)
     intrinsic = np.where(weights > 0, (first_end - last_start).clip(min=0.0), np.inf).min(axis=1)
     min_spread = np.where(np.isinf(intrinsic), 0.0, END_SPREAD_SHARE * intrinsic)
-    return OffsetEstimate(
-        ranks=table.ranks,
-        offset=offset,
-        uncertainty=np.where(
-            np.isnan(spread), np.nan, np.maximum(np.maximum(spread, MIN_UNCERTAINTY_NS), min_spread)
-        ),
-        votes=table.start.shape[1],
-    )
+    uncertainty = np.maximum(np.maximum(spread, MIN_UNCERTAINTY_NS), min_spread)
+    return offset, np.where(np.isnan(spread), np.nan, uncertainty), table.start.shape[1]
 
 
 def column_medians(values: Floats) -> Floats:
@@ -352,10 +335,12 @@ def estimate_drifts(table: ClockTable) -> Floats:
     votes = weights > 0
     centre = int(votes.sum(axis=1).argmax())
     difference = table.end - table.end[centre]
-    rows = range(len(table.ranks))
-    return np.array(
-        [_fit_known_slope(difference[row], table.end[row], votes[row]) for row in rows], dtype=np.float64
-    )
+    drifts = np.zeros(len(table.ranks))
+    for row in range(len(table.ranks)):
+        known = np.flatnonzero(votes[row] & ~np.isnan(difference[row]) & ~np.isnan(table.end[row]))
+        if len(known) >= _MIN_POINTS:
+            drifts[row] = fit_slope(difference[row, known], table.end[row, known])
+    return drifts
 
 
 def fit_slope(difference: Floats, time: Floats) -> float:
@@ -371,11 +356,6 @@ def fit_slope(difference: Floats, time: Floats) -> float:
         y - slope * x
     ) <= _MAX_RESIDUAL_RATIO * _median_deviation(y)
     return slope if is_accepted else 0.0
-
-
-def _fit_known_slope(difference: Floats, time: Floats, votes: Mask) -> float:
-    known = np.flatnonzero(votes & ~np.isnan(difference) & ~np.isnan(time))
-    return fit_slope(difference[known], time[known]) if len(known) >= _MIN_POINTS else 0.0
 
 
 def _median_deviation(values: Floats) -> float:

@@ -19,7 +19,6 @@ the number of replicas is known, and reported as a gap if not.
 """
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 from msgspec import Struct
@@ -235,10 +234,7 @@ class FittedLine(Struct, frozen=True, kw_only=True):
 
 def fit_links(collectives: Columns) -> tuple[LinkFit, ...]:
     """Return one entry per kind and group with enough data, sorted by kind and group."""
-    return tuple(sorted(_iterate_fits(collectives), key=lambda fit: (fit.kind, fit.group)))
-
-
-def _iterate_fits(collectives: Columns) -> Iterator[LinkFit]:
+    fits = []
     for (kind, group), group_rows in group_rows_by_text(
         collectives, ("kind", "group"), (*BANDWIDTH_COLUMNS, "instance")
     ):
@@ -247,26 +243,23 @@ def _iterate_fits(collectives: Columns) -> Iterator[LinkFit]:
         rows = rows.at(np.sort(Groups(rows.ints("instance")).first))
         sizes, times = rows.floats("bytes"), rows.floats("intrinsic_ns")
         line = fit_line(sizes, times)
-        if line is not None:
-            factor = bus_factor(CollectiveKind(kind), int(rows.ints("group_size")[0]))
-            yield _make_link_fit(kind, group, line, sizes, times, factor)
-
-
-def _make_link_fit(
-    kind: str, group: str, line: FittedLine, sizes: Floats, times: Floats, factor: float
-) -> LinkFit:
-    bandwidth = 1e9 / line.ns_per_byte if line.ns_per_byte > 0 else None
-    return LinkFit(
-        kind=kind,
-        group=group,
-        messages=len(sizes),
-        sizes=len(np.unique(sizes)),
-        latency_ns=round(line.latency_ns),
-        algbw_bytes_per_s=bandwidth,
-        busbw_bytes_per_s=bandwidth * factor if bandwidth is not None and factor > 0 else None,
-        latency_share_ratio=float(min(1.0, line.latency_ns * len(times) / times.sum())),
-        residual_ratio=float(np.median(np.abs(times - line.at(sizes)) / times)),
-    )
+        if line is None:
+            continue
+        bandwidth = 1e9 / line.ns_per_byte if line.ns_per_byte > 0 else None
+        fits.append(
+            LinkFit(
+                kind=kind,
+                group=group,
+                messages=len(sizes),
+                sizes=len(np.unique(sizes)),
+                latency_ns=round(line.latency_ns),
+                algbw_bytes_per_s=bandwidth,
+                busbw_bytes_per_s=compute_bus_bandwidth(rows, kind, bandwidth),
+                latency_share_ratio=float(min(1.0, line.latency_ns * len(times) / times.sum())),
+                residual_ratio=float(np.median(np.abs(times - line.at(sizes)) / times)),
+            )
+        )
+    return tuple(sorted(fits, key=lambda fit: (fit.kind, fit.group)))
 
 
 def fit_line(sizes: Floats, times: Floats, min_spread: float = _MIN_SPREAD) -> FittedLine | None:
@@ -281,10 +274,7 @@ def fit_line(sizes: Floats, times: Floats, min_spread: float = _MIN_SPREAD) -> F
     selected = np.unique(
         np.linspace(0, len(distinct_sizes) - 1, min(len(distinct_sizes), _MAX_SIZES)).astype(np.int64)
     )
-    return _fit_robust_line(distinct_sizes[selected].astype(np.float64), typical[selected])
-
-
-def _fit_robust_line(sizes: Floats, times: Floats) -> FittedLine:
+    sizes, times = distinct_sizes[selected].astype(np.float64), typical[selected]
     low, high = np.triu_indices(len(sizes), 1)
     distance = sizes[high] - sizes[low]
     slope = _weighted_median((times[high] - times[low]) / distance, distance)
@@ -308,30 +298,36 @@ def measure_volume(
     """Return the mean over the steps of ranks with transfers, or None with the reason as a gap."""
     expected = compute_expected_volume(training)
     if expected is None:
-        return None, [
-            _make_volume_gap(
-                f"unknown: {', '.join(_list_missing_facts(training)) or 'the ZeRO formula of this stage'}"
-            )
-        ]
+        missing = ", ".join(_list_missing_facts(training)) or "the ZeRO formula of this stage"
+        return None, [_make_volume_gap(f"unknown: {missing}")]
     if not sum(steps.by_rank.values()):
         return None, [_make_volume_gap("no time window was recorded")]
     if expected == 0:
         return None, []
+    kind, sizes = collectives.texts("kind"), collectives.ints("bytes")
     counted = (
         (collectives.ints("group_size") != 1)
-        & ~collectives.texts("kind").equals(*_POINT_TO_POINT)
+        & ~kind.equals(*_POINT_TO_POINT)
         & _is_data_parallel(collectives.texts("group"), training)
     )
     is_replicating = counted & _find_replicating(collectives, training, counted)
-    unsized = int((counted & _find_rows_without_size(collectives)).sum())
-    if unsized:
-        return None, [_make_no_sizes_gap(unsized, int(counted.sum()))]
-    is_shard_sized = counted & _find_gathers_of_unknown_group(collectives)
+    unsized = counted & ~kind.equals(CollectiveKind.BARRIER) & (sizes == 0)
+    if unsized.any():
+        reason = f"{unsized.sum()} of {counted.sum()} collectives have no recorded size"
+        return None, [_make_volume_gap(reason, remedy="profile with record_shapes=True")]
+    # gloo's all-gathers of which only the size of a rank's part is known
+    is_shard_sized = counted & kind.equals(CollectiveKind.ALL_GATHER)
+    is_shard_sized &= collectives.texts("group").equals(UNKNOWN_GROUP) & (collectives.ints("group_size") == 0)
     if is_shard_sized.any():
         if training.replica_ranks is None:
-            return None, [_make_unknown_group_gap(int(is_shard_sized.sum()), int(counted.sum()))]
+            reason = (
+                f"{is_shard_sized.sum()} of {counted.sum()} collectives are all-gathers in groups of unknown "
+                "size: only the size of a rank's part was recorded"
+            )
+            remedy = "record ranks with a GPU: NCCL's events name their group"
+            return None, [_make_volume_gap(reason, remedy=remedy)]
         # Hybrid sharding gathers within the shard group only.
-        whole = collectives.ints("bytes") * np.where(is_shard_sized, training.shard_ranks or 1, 1)
+        whole = sizes * np.where(is_shard_sized, training.shard_ranks or 1, 1)
         collectives = collectives.with_columns(bytes=whole)
     seen_bytes = _mean_bytes(collectives, counted & ~is_replicating, steps)
     return (
@@ -343,41 +339,6 @@ def measure_volume(
             engine_bytes=compute_engine_volume(training),
         ),
         _list_replication_gaps(_mean_bytes(collectives, is_replicating, steps), expected),
-    )
-
-
-def _find_rows_without_size(collectives: Columns) -> Mask:
-    """Mark rows that transfer data of an unknown size."""
-    is_barrier = collectives.texts("kind").equals(CollectiveKind.BARRIER)
-    has_no_size: Mask = ~is_barrier & (collectives.ints("bytes") == 0)
-    return has_no_size
-
-
-def _find_gathers_of_unknown_group(collectives: Columns) -> Mask:
-    """Mark gloo's all-gathers of which only the size of a rank's part is known."""
-    gathers = collectives.texts("kind").equals(CollectiveKind.ALL_GATHER)
-    is_unknown: Mask = collectives.texts("group").equals(UNKNOWN_GROUP) & (
-        collectives.ints("group_size") == 0
-    )
-    return gathers & is_unknown
-
-
-def _make_unknown_group_gap(unknown: int, counted: int) -> Gap:
-    return Gap(
-        kind=GapKind.VOLUME,
-        what="volume",
-        reason=f"{unknown} of {counted} collectives are all-gathers in groups of unknown size: "
-        "only the size of a rank's part was recorded",
-        remedy="record ranks with a GPU: NCCL's events name their group",
-    )
-
-
-def _make_no_sizes_gap(unsized: int, counted: int) -> Gap:
-    return Gap(
-        kind=GapKind.VOLUME,
-        what="volume",
-        reason=f"{unsized} of {counted} collectives have no recorded size",
-        remedy="profile with record_shapes=True",
     )
 
 
@@ -394,12 +355,7 @@ def _is_data_parallel(groups: Texts, training: TrainingFacts) -> Mask:
     stride = training.model_parallel_ranks
     if stride == 1:
         return np.ones(len(groups), dtype=bool)
-    return groups.match(lambda group: _has_same_model_part(group, stride))
-
-
-def _has_same_model_part(group: str, stride: int) -> bool:
-    ranks = parse_group_ranks(group)
-    return bool(ranks) and len({rank % stride for rank in ranks}) == 1
+    return groups.match(lambda group: len({rank % stride for rank in parse_group_ranks(group)}) == 1)
 
 
 def _find_replicating(collectives: Columns, training: TrainingFacts, counted: Mask) -> Mask:
@@ -418,15 +374,11 @@ def _find_replicating(collectives: Columns, training: TrainingFacts, counted: Ma
 def _list_replication_gaps(other_bytes: int, expected: int) -> list[Gap]:
     if other_bytes < _MIN_REPORTED_RATIO * expected:
         return []
-    return [
-        Gap(
-            kind=GapKind.VOLUME,
-            what="volume",
-            reason="all-reduces in groups whose size differs from the sharding group transfer another "
-            f"{format_bytes(other_bytes)} (replicas of shards), which the formula does not include",
-            remedy="compare them with twice the bytes of a rank's shard",
-        )
-    ]
+    reason = (
+        "all-reduces in groups whose size differs from the sharding group transfer another "
+        f"{format_bytes(other_bytes)} (replicas of shards), which the formula does not include"
+    )
+    return [_make_volume_gap(reason, remedy="compare them with twice the bytes of a rank's shard")]
 
 
 def _list_missing_facts(training: TrainingFacts) -> list[str]:
@@ -440,10 +392,9 @@ def _list_missing_facts(training: TrainingFacts) -> list[str]:
     return [what for what, value in facts.items() if value is None]
 
 
-def _make_volume_gap(reason: str) -> Gap:
-    return Gap(
-        kind=GapKind.VOLUME,
-        what="volume",
-        reason=reason,
-        remedy="set it with report --stage --parameters …, or zprof.record(training=TrainingFacts(…))",
-    )
+def _make_volume_gap(
+    reason: str,
+    *,
+    remedy: str = "set it with report --stage --parameters …, or zprof.record(training=TrainingFacts(…))",
+) -> Gap:
+    return Gap(kind=GapKind.VOLUME, what="volume", reason=reason, remedy=remedy)

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.columns import Columns
-from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, subtract, union
+from zprof.analysis.intervals import EMPTY, Int64s, covered, subtract, union
 from zprof.analysis.time.blocking import BEFORE_ALL_NS
 from zprof.analysis.time.collective_rows import Instances, RowFinder, mark_full_syncs
 from zprof.analysis.time.decomposition import UNKNOWN_RANK
@@ -75,11 +75,6 @@ class SyncPoints(Struct, frozen=True, kw_only=True):
     last_arrival_row: list[int]
     previous_row: list[int]
     by_rank: dict[int, RankRows]
-
-    def find_last_ended(self, rank: int, since_ns: int, until_ns: int) -> int:
-        """Return the rank's row that ended last, shortly before the rank continued; -1 if there is none."""
-        rows = self.by_rank.get(rank)
-        return -1 if rows is None else rows.find_last_ended(since_ns, until_ns)
 
 
 def make_sync_points(
@@ -142,11 +137,6 @@ class BlockedSpans(NamedTuple):
     begin: list[int]
     end: list[int]
 
-    @classmethod
-    def from_intervals(cls, blocked: Intervals) -> "BlockedSpans":
-        """Return a disjoint set of intervals as lists."""
-        return cls(blocked[:, 0].tolist(), blocked[:, 1].tolist())
-
     def find_last(self, now: int) -> tuple[int, int]:
         """Return the last blocked interval up to ``now``, or an empty one in the far past."""
         position = bisect_left(self.begin, now) - 1
@@ -175,11 +165,9 @@ def walk_back(
     now = end_ns
     while now > begins[rank] and len(pieces) < _MAX_PIECES:
         blocked_from, blocked_until = blocked[rank].find_last(now)
-        row = (
-            sync_points.find_last_ended(rank, blocked_from, blocked_until)
-            if blocked_until > begins[rank]
-            else -1
-        )
+        row = -1
+        if blocked_until > begins[rank] and rank in sync_points.by_rank:
+            row = sync_points.by_rank[rank].find_last_ended(blocked_from, blocked_until)
         work_limit = sync_points.end[row] if row >= 0 else blocked_from
         work_start = max(begins[rank], min(work_limit, now))
         if work_start < now:
@@ -224,7 +212,7 @@ def find_critical_path(
     last_arrivals = _find_last_arrivals(collectives, rank, start)
     previous_rows = _find_previous_rows(collectives, rank, start)
     sync_points = make_sync_points(rank, start, end, last_arrivals, previous_rows)
-    blocked = {rank: BlockedSpans.from_intervals(rank_work.blocked) for rank, rank_work in work.items()}
+    blocked = {rank: BlockedSpans(*rank_work.blocked.T.tolist()) for rank, rank_work in work.items()}
     pieces_by_step: list[tuple[int, list[PathPiece]]] = []
     for step, spans in windows.items():
         last_rank = max(spans, key=lambda rank: spans[rank][1])
@@ -310,7 +298,12 @@ def _make_critical_path(
     return CriticalPath(
         steps=steps,
         wall_ns=int((end - begin).sum()) // steps,
-        shares=tuple(sorted((share for share in shares if share.ns > 0), key=_sort_key)),
+        shares=tuple(
+            sorted(
+                (share for share in shares if share.ns > 0),
+                key=lambda share: (-share.ns, share.rank, share.what),
+            )
+        ),
         longest=tuple(
             PathSegment(
                 step=int(step[row]),
@@ -322,7 +315,3 @@ def _make_critical_path(
             for row in by_length
         ),
     )
-
-
-def _sort_key(share: PathShare) -> tuple[int, int, str]:
-    return (-share.ns, share.rank, share.what)

@@ -57,57 +57,54 @@ _NO_TIME_NS = np.iinfo(np.int64).min
 def decompose_collectives(collectives: Columns, clocks: Clocks) -> Columns:
     """Add the columns that relate the ranks of a collective to each other.
 
-    arrival_ns (S), wait_ns, transfer_ns, bound, lateness_ns (relative to the first rank), last_rank (-1 if
-    ranks are missing or the last two are tied), offset_uncertainty_ns (twice the clock uncertainty), and, NaN
-    if unknown, tail_ns and intrinsic_ns.
+    arrival_ns (S: the start of the last rank waited for, else the row's own start), wait_ns, transfer_ns,
+    bound (the row can wait, but some of the ranks that it waits for are unknown), lateness_ns (relative to
+    the first rank), last_rank (-1 if ranks are missing or the last two are tied), offset_uncertainty_ns
+    (twice the clock uncertainty), and, NaN if unknown, tail_ns and intrinsic_ns.
     """
     instances = Instances(collectives.ints("instance"))
-    arrivals = find_arrivals(collectives, clocks, instances)
-    start, end = collectives.ints("start_ns"), collectives.ints("end_ns")
-    wait = (np.minimum(arrivals.arrival_ns, end) - start).clip(min=0)
-    is_full_sync = mark_full_syncs(collectives) & (collectives.ints("instance") >= 0)
-    first = instances.broadcast(instances.reduce(np.minimum, start), start)
-    last_end = instances.broadcast(instances.reduce(np.maximum, end), end)
-    transfer_times = np.where(arrivals.waits, (end - arrivals.arrival_ns).astype(np.float64), np.nan)
-    # The minimum known value of each instance, on all of its rows.
-    return collectives.with_columns(
-        arrival_ns=arrivals.arrival_ns,
-        wait_ns=wait,
-        transfer_ns=end - start - wait,
-        bound=arrivals.bound,
-        lateness_ns=np.where(is_full_sync, start - first, 0),
-        last_rank=arrivals.last_rank,
-        offset_uncertainty_ns=arrivals.offset_uncertainty_ns,
-        tail_ns=np.where(is_full_sync, (last_end - end).astype(np.float64), np.nan),
-        intrinsic_ns=instances.broadcast(
-            instances.reduce(np.fmin, transfer_times), np.full(len(transfer_times), np.nan)
-        ),
-    )
-
-
-class Arrivals(Struct, frozen=True, kw_only=True):
-    """One entry per row; ``arrival_ns``: the start of the last rank waited for, else the row's own start.
-
-    ``waits``: the row can wait for other ranks, and all of these are known. ``bound``: it can wait, but some
-    of these are unknown. ``last_rank``: the rank that certainly arrived last, else -1.
-    ``offset_uncertainty_ns``: 2 max(u) over the instance.
-    """
-
-    arrival_ns: Int64s
-    waits: Mask
-    bound: Mask
-    last_rank: Int64s
-    offset_uncertainty_ns: Int64s
-
-
-def find_arrivals(collectives: Columns, clocks: Clocks, instances: Instances) -> Arrivals:
-    """Return the arrivals of the rows of all ranks, on the common clock."""
-    start, rank, instance = (collectives.ints(name) for name in ("start_ns", "rank", "instance"))
+    start, end, rank = (collectives.ints(name) for name in ("start_ns", "end_ns", "rank"))
     # The uncertainty of each row's clock; the maximum over ranks if the rank's own is unknown.
     known = clocks.rank_uncertainty_ns
     numbers, codes = np.unique(rank, return_inverse=True)
     uncertainties = [known.get(int(number), clocks.uncertainty_ns) for number in numbers]
     uncertainty = np.array(uncertainties, dtype=np.int64)[codes]
+    awaited_row, waits, bound, is_clearly_last = _find_awaited_rows(collectives, instances, uncertainty)
+    arrival = np.maximum(start, start[awaited_row])
+    wait = (np.minimum(arrival, end) - start).clip(min=0)
+    is_full_sync = mark_full_syncs(collectives) & (collectives.ints("instance") >= 0)
+    first = instances.broadcast(instances.reduce(np.minimum, start), start)
+    last_end = instances.broadcast(instances.reduce(np.maximum, end), end)
+    transfer_times = np.where(waits, (end - arrival).astype(np.float64), np.nan)
+    # The minimum known value of each instance, on all of its rows.
+    intrinsic = instances.broadcast(
+        instances.reduce(np.fmin, transfer_times), np.full(len(transfer_times), np.nan)
+    )
+    return collectives.with_columns(
+        arrival_ns=arrival,
+        wait_ns=wait,
+        transfer_ns=end - start - wait,
+        bound=bound,
+        lateness_ns=np.where(is_full_sync, start - first, 0),
+        last_rank=np.where(waits & is_clearly_last, rank[awaited_row], UNKNOWN_RANK),
+        offset_uncertainty_ns=instances.broadcast(
+            instances.reduce(np.maximum, 2 * uncertainty), 2 * uncertainty
+        ),
+        tail_ns=np.where(is_full_sync, (last_end - end).astype(np.float64), np.nan),
+        intrinsic_ns=intrinsic,
+    )
+
+
+def _find_awaited_rows(
+    collectives: Columns, instances: Instances, uncertainty: Int64s
+) -> tuple[Int64s, Mask, Mask, Mask]:
+    """Return for each row the row of the last rank that it waits for, or itself; and three masks.
+
+    They mark the rows that can wait and whose awaited ranks are all known, the rows that can wait although
+    some of these are unknown, and the rows whose awaited rank arrived last by more than the uncertainty.
+    """
+    start, rank, instance = (collectives.ints(name) for name in ("start_ns", "rank", "instance"))
+    itself = np.arange(len(rank))
     peer = collectives.ints("peer_rank", UNKNOWN_RANK)
     kind = collectives.texts("kind")
     waits_for_all = kind.equals(*FULL_SYNC) | (kind.equals(*_TO_ROOT) & (rank == peer))
@@ -117,38 +114,18 @@ def find_arrivals(collectives: Columns, clocks: Clocks, instances: Instances) ->
     is_buffered = kind.equals(CollectiveKind.SEND) & (row >= 0) & (collectives.ints("end_ns") < start[row])
     waits_for_one &= ~is_buffered
     complete = (waits_for_all & collectives.bools("matched")) | (waits_for_one & (row >= 0))
-    has_awaited_row = (waits_for_all | waits_for_one) & (row >= 0)
-    awaited_row = np.where(has_awaited_row, row, np.arange(len(rank)))
-    is_clearly_last = np.where(
-        waits_for_one,
-        start[awaited_row] - start > 2 * np.maximum(uncertainty, uncertainty[awaited_row]),
-        False,
-    )
-    is_clearly_last |= waits_for_all & _find_clearly_last(start, uncertainty, instances)
-    may_wait = (
-        waits_for_all
-        | waits_for_one
-        | kind.equals(CollectiveKind.OTHER)
-        | (kind.equals(*_TO_ROOT) & (peer < 0))
-    )
-    return Arrivals(
-        arrival_ns=np.maximum(start, start[awaited_row]),
-        waits=complete,
-        bound=may_wait & ~complete & (collectives.ints("group_size") != 1),
-        last_rank=np.where(complete & is_clearly_last, rank[awaited_row], UNKNOWN_RANK),
-        offset_uncertainty_ns=instances.broadcast(
-            instances.reduce(np.maximum, 2 * uncertainty), 2 * uncertainty
-        ),
-    )
-
-
-def _find_clearly_last(start: Int64s, uncertainty: Int64s, instances: Instances) -> Mask:
-    """Mark rows of instances in which the last rank trails every other rank by more than the uncertainty."""
-    last = instances.broadcast(instances.find_largest_rows(start), np.arange(len(start)))
+    awaited_row = np.where((waits_for_all | waits_for_one) & (row >= 0), row, itself)
+    trails_peer = start[awaited_row] - start > 2 * np.maximum(uncertainty, uncertainty[awaited_row])
+    # Instances in which the last rank trails every other rank by more than the uncertainty.
+    last = np.where(last >= 0, last, itself)
     lead = start[last] - start - 2 * np.maximum(uncertainty, uncertainty[last])
-    lead = np.where(last == np.arange(len(start)), np.iinfo(np.int64).max, lead)
+    lead = np.where(last == itself, np.iinfo(np.int64).max, lead)
     clear = (instances.reduce(np.minimum, lead) > 0) & (instances.counts > 1)
-    return instances.broadcast(clear, np.zeros(len(start), dtype=np.bool_))
+    trails_all = instances.broadcast(clear, np.zeros(len(start), dtype=np.bool_))
+    can_wait = waits_for_all | waits_for_one | kind.equals(CollectiveKind.OTHER)
+    can_wait |= kind.equals(*_TO_ROOT) & (peer < 0)
+    bound = can_wait & ~complete & (collectives.ints("group_size") != 1)
+    return awaited_row, complete, bound, np.where(waits_for_one, trails_peer, waits_for_all & trails_all)
 
 
 class CollectiveLaunches(Struct, frozen=True, kw_only=True):
@@ -190,7 +167,9 @@ def find_collective_launches(rows: Columns, kernels: Int64s, kernel_stream: Int6
     known = rows.known("launch_start_ns")
     launch = np.where(known, rows.ints("launch_start_ns"), start)
     # For each row the row of its queue with the latest end not after its start; -1 without one.
-    queue = _number_queues(rows)
+    queue = np.where(  # the stream of each row, or a code of its group if it has no stream
+        rows.known("stream"), rows.ints("stream", NEVER_NS), rows.texts("group").codes + _NO_STREAM
+    )
     previous = np.full(len(start), -1, dtype=np.int64)
     for number in np.unique(queue):
         queue_rows = np.flatnonzero(queue == number)
@@ -211,12 +190,6 @@ def find_collective_launches(rows: Columns, kernels: Int64s, kernel_stream: Int6
         else start,
         previous=previous,
     )
-
-
-def _number_queues(rows: Columns) -> Int64s:
-    """Return the stream of each row, or a code of its group if it has no stream."""
-    stream, known = rows.ints("stream", NEVER_NS), rows.known("stream")
-    return stream if known.all() else np.where(known, stream, rows.texts("group").codes + _NO_STREAM)
 
 
 def find_latest_end(launch: Int64s, start: Int64s, kernels: Int64s, kernel_stream: Int64s) -> Int64s:
@@ -274,11 +247,12 @@ def measure_prefetch(
     running = union(intervals(start, rows.ints("end_ns")))
     gather_end = _find_previous_gather_end(rows, rows.ints("step") if step is None else step)
     search_start = np.minimum(gather_end, start)
+    # the end of the last compute that started before each start, at most that start
+    position = np.searchsorted(compute[:, 0], start, side="left")
+    compute_end = np.minimum(np.concatenate(([NEVER_NS], compute[:, 1]))[position], start)
     return {
         "free_compute_ns": covered(subtract(compute, running), search_start, start),
-        "queued_exposed_ns": covered(
-            moving, np.maximum(_find_last_compute_end(compute, start), search_start), start
-        ),
+        "queued_exposed_ns": covered(moving, np.maximum(compute_end, search_start), start),
     }
 
 
@@ -295,15 +269,6 @@ def _find_previous_gather_end(rows: Columns, step: Int64s) -> Int64s:
     for lane in np.split(gathers, np.flatnonzero(is_first)[1:]):
         gather_end[lane[1:]] = np.maximum.accumulate(end[lane])[:-1]
     return gather_end
-
-
-def _find_last_compute_end(compute: Intervals, start: Int64s) -> Int64s:
-    """Return the end of the last compute that started before each start, at most that start."""
-    if not len(compute):
-        return np.full(len(start), np.iinfo(np.int64).min, dtype=np.int64)
-    position = np.searchsorted(compute[:, 0], start, side="left") - 1
-    ends = np.where(position >= 0, compute[np.maximum(position, 0), 1], np.iinfo(np.int64).min)
-    return np.minimum(ends, start)
 
 
 def make_limiter_columns(

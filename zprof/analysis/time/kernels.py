@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zprof.analysis.columns import Column, Columns, Floats, Groups, Mask, Texts
-from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, union
+from zprof.analysis.intervals import Int64s, covered, intervals, union
 from zprof.analysis.time.activity import NamedWork
 from zprof.analysis.time.timeline import RankTimeline
 
@@ -55,13 +55,13 @@ def sum_kernels(timeline: RankTimeline, collectives: Columns) -> Columns:
     launch, start, end = named.times.T
     in_steps = (timeline.host_steps.step_at(launch) >= 0) & (end > start)
     duration = (end - start)[in_steps]
-    concurrent = covered(
-        _find_running(collectives, work.on_device, work.nameless),
-        start[in_steps],
-        end[in_steps],
-    )
+    # when a collective competes with compute
+    until = collectives.ints("end_ns")
+    since = np.minimum(collectives.ints("start_ns" if work.on_device else "arrival_ns"), until)
+    running = union(intervals(since, until), work.nameless)
+    concurrent = covered(running, start[in_steps], end[in_steps])
     is_alone, overlapped = concurrent <= ALONE_RATIO * duration, concurrent >= OVERLAPPED_RATIO * duration
-    excess = _measure_excess(group_same_work(named.code)[in_steps], duration, is_alone)
+    excess = duration - _measure_alone(group_same_work(named.code)[in_steps], duration, is_alone)
     is_judged = ~is_alone & ~np.isnan(excess)
     group, names, roles = _group_by_name(named, in_steps)
     size = len(names)
@@ -93,19 +93,12 @@ def sum_kernels(timeline: RankTimeline, collectives: Columns) -> Columns:
     return Columns({name: columns[name] for name in KERNEL_COLUMNS})
 
 
-def _find_running(collectives: Columns, on_device: bool, nameless: Intervals) -> Intervals:
-    """Return the intervals in which a collective competed with compute."""
-    end = collectives.ints("end_ns")
-    begin = collectives.ints("start_ns" if on_device else "arrival_ns")
-    return union(intervals(np.minimum(begin, end), end), nameless)
-
-
-def _measure_excess(kind: Int64s, duration: Int64s, is_alone: Mask) -> Floats:
-    """Return the extra duration of each kernel compared with running alone; NaN if unknown."""
+def _measure_alone(kind: Int64s, duration: Int64s, is_alone: Mask) -> Floats:
+    """Return how long each kernel takes when it runs alone; NaN if unknown."""
     kinds = int(kind.max()) + 1 if len(kind) else 0
     normal = group_medians(kind[is_alone], duration[is_alone], kinds)
     normal[np.bincount(kind[is_alone], minlength=kinds) < _MIN_ALONE] = np.nan
-    return duration - normal[kind]
+    return normal[kind]
 
 
 def _group_by_name(named: NamedWork, in_steps: Mask) -> tuple[Int64s, list[str], list[str]]:

@@ -207,7 +207,9 @@ def _find_start_rows(rows: LateRows, cases: LateCases, lag: Floats) -> tuple[Int
     for back in range(1, _MAX_COLLECTIVES_BACK + 1):
         candidate_position = position[cases.row[pending]] - back
         candidate = order[np.maximum(candidate_position, 0)]
-        is_own = (candidate_position >= 0) & _is_same_queue(rows, candidate, cases.row[pending])
+        row = cases.row[pending]
+        is_own = (candidate_position >= 0) & (rows.group[candidate] == rows.group[row])
+        is_own &= rows.rank[candidate] == rows.rank[row]
         exhausted[pending[~is_own]] = True
         pending, candidate = pending[is_own], candidate[is_own]
         usable = rows.is_full_sync[candidate] & (rows.arrival[candidate] < cases.start[pending])
@@ -217,11 +219,6 @@ def _find_start_rows(rows: LateRows, cases: LateCases, lag: Floats) -> tuple[Int
         if not len(pending):
             break
     return np.where(exhausted, -1, start_rows), exhausted
-
-
-def _is_same_queue(rows: LateRows, a: Int64s, b: Int64s) -> Mask:
-    same: Mask = (rows.group[a] == rows.group[b]) & (rows.rank[a] == rows.rank[b])
-    return same
 
 
 def measure_lag(rows: LateRows, work: Mapping[int, RankWork]) -> Floats:
@@ -290,8 +287,9 @@ def refine_host_reasons(
         ran_dry_cases: Cases whose device ran dry.
         cases, compared, work, calls: As in :func:`find_reasons`.
     """
-    on_cpu = np.array([not work[rank].on_device for rank in cases.blamed.tolist()], dtype=np.bool_)
-    is_refinable = (reason == LateReason.HOST) | ((reason == LateReason.COMPUTE) & on_cpu)
+    is_refinable = (reason == LateReason.HOST) | (
+        (reason == LateReason.COMPUTE) & ~_are_on_device(cases, work)
+    )
     if not is_refinable.any():
         return reason
     call_times = _measure_calls(
@@ -304,6 +302,11 @@ def refine_host_reasons(
     is_explained &= (reason == LateReason.HOST) | (call_reason == LateReason.DATA)
     refined: ReasonArray = np.where(is_explained, call_reason, reason)
     return refined
+
+
+def _are_on_device(cases: LateCases, work: Mapping[int, RankWork]) -> Mask:
+    """Mark the cases whose blamed rank computes on a device."""
+    return np.array([work[rank].on_device for rank in cases.blamed.tolist()], dtype=np.bool_)
 
 
 def _measure_calls(
@@ -331,58 +334,43 @@ def _measure_calls(
     return call_times[0], call_times[1], call_times[2]
 
 
-class Reasons(Struct, frozen=True, kw_only=True):
-    """One entry per case; ``queued``: it waited for the previous collective on its stream."""
-
-    reason: ReasonArray
-    queued: Mask
-    begin: Int64s
-
-
 def find_reasons(
     rows: LateRows,
     cases: LateCases,
     compared: ComparedIntervals,
     work: Mapping[int, RankWork],
     calls: ReadCalls,
-) -> Reasons:
-    """Return the reasons of all cases; UNKNOWN if no reason explains half of the lateness."""
+) -> tuple[ReasonArray, Mask]:
+    """Return the reasons of all cases, and which waited for the previous collective on their stream.
+
+    UNKNOWN if no reason explains half of the lateness.
+    """
     if not len(cases):
-        return Reasons(reason=np.empty(0, object), queued=np.empty(0, np.bool_), begin=np.empty(0, np.int64))
+        return np.empty(0, object), np.empty(0, np.bool_)
     excess = CaseExcess(cases, compared)
     measured = _measure_activities(compared, work)
     queue_delay = _measure_queue_delay(rows, cases, compared, excess)
     blocked, idle = excess.of(measured["blocked"]), excess.of(measured["idle"])
     min_explained = _MIN_EXPLAINED_RATIO * np.maximum(cases.late_ns, 1)
-    compute = np.where(
-        (queue_delay >= min_explained) & ~_started_after_compute(rows, cases),
-        -np.inf,
-        excess.of(measured["compute"]),
-    )
+    started_after_compute = cases.start - rows.computed[cases.row] <= _RIGHT_BEFORE_RATIO * cases.late_ns
+    is_queued = (queue_delay >= min_explained) & ~started_after_compute
+    compute = np.where(is_queued, -np.inf, excess.of(measured["compute"]))
     device_excess = np.column_stack(
         (compute, excess.of(measured["copies"]), np.maximum(blocked, queue_delay))
     )
-    host = np.maximum(idle, _measure_launch_delay(rows, cases, compared, excess, work))
+    # How much later than on other ranks a collective was launched, if it started right after. Times are
+    # relative to the late rank's start, because absolute times have too many digits for a float.
+    known = rows.launch_known[cases.row] & _are_on_device(cases, work)
+    known &= cases.start - rows.launch[cases.row] <= _RIGHT_BEFORE_RATIO * cases.late_ns
+    launch_delay = np.where(known, excess.of(compared.launched_to - cases.start[compared.case]), -np.inf)
+    host = np.maximum(idle, launch_delay)
     host = np.minimum(host, _measure_slower_host(cases, compared, excess, work, calls))
     reason = np.where(host >= min_explained, LateReason.HOST, LateReason.UNKNOWN).astype(object)
     device_reason = np.array(_DEVICE_REASONS, dtype=object)[np.argmax(device_excess, axis=1)]
     reason = np.where(device_excess.max(axis=1) >= min_explained, device_reason, reason)
-    lost = np.minimum(host, cases.late_ns)
-    begin = np.full(len(cases), np.iinfo(np.int64).max)
-    begin[compared.case] = compared.begin
-    return Reasons(
-        reason=refine_host_reasons(
-            reason,
-            np.where(reason == LateReason.HOST, lost, cases.late_ns),
-            idle >= min_explained,
-            cases,
-            compared,
-            work,
-            calls,
-        ),
-        queued=queue_delay > blocked,
-        begin=begin,
-    )
+    lost_ns = np.where(reason == LateReason.HOST, np.minimum(host, cases.late_ns), cases.late_ns)
+    reason = refine_host_reasons(reason, lost_ns, idle >= min_explained, cases, compared, work, calls)
+    return reason, queue_delay > blocked
 
 
 def _measure_activities(compared: ComparedIntervals, work: Mapping[int, RankWork]) -> dict[str, Int64s]:
@@ -413,28 +401,8 @@ def _measure_queue_delay(
     free = rows.previous[cases.row]
     right_after = cases.start - free <= _RIGHT_BEFORE_RATIO * cases.late_ns
     right_after &= free > rows.launch[cases.row]
-    later = excess.of(_relative_to_start(rows.previous[compared.row], cases, compared))
+    later = excess.of(rows.previous[compared.row] - cases.start[compared.case])
     return np.where(right_after, np.minimum(later, cases.late_ns), -np.inf)
-
-
-def _started_after_compute(rows: LateRows, cases: LateCases) -> Mask:
-    """Mark the cases that started right after compute ended."""
-    right_after: Mask = cases.start - rows.computed[cases.row] <= _RIGHT_BEFORE_RATIO * cases.late_ns
-    return right_after
-
-
-def _measure_launch_delay(
-    rows: LateRows,
-    cases: LateCases,
-    compared: ComparedIntervals,
-    excess: CaseExcess,
-    work: Mapping[int, RankWork],
-) -> Floats:
-    """Measure how much later than on other ranks a collective was launched, if it started right after."""
-    known = rows.launch_known[cases.row]
-    known &= np.array([work[rank].on_device for rank in cases.blamed.tolist()], dtype=np.bool_)
-    known &= cases.start - rows.launch[cases.row] <= _RIGHT_BEFORE_RATIO * cases.late_ns
-    return np.where(known, excess.of(_relative_to_start(compared.launched_to, cases, compared)), -np.inf)
 
 
 def _measure_slower_host(
@@ -458,9 +426,3 @@ def _measure_slower_host(
     unknown[compared.case[~is_known]] = True
     slower: Floats = np.where(unknown, np.inf, excess.of(duration))
     return slower
-
-
-def _relative_to_start(times: Int64s, cases: LateCases, compared: ComparedIntervals) -> Int64s:
-    """Return times relative to the late rank's start; absolute times have too many digits for a float."""
-    from_start: Int64s = times - cases.start[compared.case]
-    return from_start

@@ -103,7 +103,11 @@ def measure_ranks(run: Run, policy: WindowPolicy, processes: int | None = None) 
         policy: Its time window.
         processes: Number of processes; None: as many as pay. If one fails, this process does the work.
     """
-    parts = _split_ranks(run, _choose_processes(run) if processes is None else processes)
+    if processes is None:  # as many as pay: each must have more to do than starting it takes
+        seconds = sum(_estimate_seconds(run, rank) for rank in run.ranks)
+        most = min(count_usable_processors(), _MAX_PROCESSES) if can_use_processes() else 1
+        processes = max(1, min(most, len(run.ranks), int(seconds / _MIN_SECONDS_PER_PROCESS)))
+    parts = _split_ranks(run, processes)
     if len(parts) > 1:
         try:
             with ProcessWorkers([RankPart(run.select(ranks), policy) for ranks in parts]) as workers:
@@ -111,15 +115,6 @@ def measure_ranks(run: Run, policy: WindowPolicy, processes: int | None = None) 
         except WorkerFailed:
             pass
     return _measure_parts(run, LocalWorker(RankPart(run, policy)), 1)
-
-
-def _choose_processes(run: Run) -> int:
-    """Return how many processes pay: each must have more to do than starting it takes."""
-    processors = min(count_usable_processors(), _MAX_PROCESSES)
-    if processors == 1 or not can_use_processes():
-        return 1
-    seconds = sum(_estimate_seconds(run, rank) for rank in run.ranks)
-    return max(1, min(processors, len(run.ranks), int(seconds / _MIN_SECONDS_PER_PROCESS)))
 
 
 def _estimate_seconds(run: Run, rank: int) -> float:
@@ -136,14 +131,6 @@ def _split_ranks(run: Run, parts: int) -> list[list[int]]:
     middles = np.cumsum(seconds) - seconds / 2
     part = (middles / seconds.sum() * parts).astype(np.int64)
     return [ranks[part == number].tolist() for number in np.unique(part).tolist()]
-
-
-class LoadedPart(Struct, frozen=True, kw_only=True):
-    """The loaded ranks of a part; ``collectives``: on their own clocks, None without ranks."""
-
-    windows: list[RankWindow]
-    gaps: list[Gap]
-    collectives: pa.Table | None
 
 
 class PartRows(Struct, frozen=True, kw_only=True):
@@ -163,8 +150,8 @@ class RankPart:
         self._timelines: list[RankTimeline] = []
         self._clocks: Clocks
 
-    def load(self, _: None) -> LoadedPart:
-        """Load the ranks."""
+    def load(self, _: None) -> tuple[list[RankWindow], list[Gap], pa.Table | None]:
+        """Load the ranks; return their windows, gaps, and collectives on their own clocks, if any."""
         gaps: list[Gap] = []
         for rank in self._run.ranks:
             timeline, rank_gaps = load_timeline(self._run, rank, self._policy)
@@ -173,7 +160,7 @@ class RankPart:
         collectives = join_collective_tables(self._timelines) if self._timelines else None
         self._timelines = [replace(timeline, collectives=None) for timeline in self._timelines]
         windows = [timeline.window for timeline in self._timelines]
-        return LoadedPart(windows=windows, gaps=gaps, collectives=collectives)
+        return windows, gaps, collectives
 
     def move_to(self, clocks: Clocks) -> dict[int, int]:
         """Move the ranks to the common clock, and return the start of each rank's recording."""
@@ -200,11 +187,11 @@ class RankPart:
 
 def _measure_parts(run: Run, workers: Workers[RankPart], parts: int) -> MeasuredRanks | list[Gap]:
     loaded = workers.call(RankPart.load, [None] * parts)
-    windows = [window for part in loaded for window in part.windows]
-    gaps = [*(gap for part in loaded for gap in part.gaps), *report_unequal_steps(windows)]
+    windows = [window for own_windows, _, _ in loaded for window in own_windows]
+    gaps = [*(gap for _, own_gaps, _ in loaded for gap in own_gaps), *report_unequal_steps(windows)]
     if not windows:
         return gaps
-    collectives = make_collective_rows([part.collectives for part in loaded if part.collectives is not None])
+    collectives = make_collective_rows([table for _, _, table in loaded if table is not None])
     synced = synchronise(collectives, windows, run.manifest.world_size)
     clocks = synced.clocks
     moved = workers.call(RankPart.move_to, [clocks] * parts)

@@ -133,11 +133,14 @@ def analyse_rank(
         recording_start_ns: Returns when all loaded ranks of a group were recording.
     """
     activity = timeline.activity
+    launched, waited = rows.known("launch_end_ns"), rows.known("wait_start_ns")
+    before_wait_ns = covered(activity.compute, rows.ints("launch_end_ns"), rows.ints("wait_start_ns"))
     step, first_of_window = _find_steps(timeline, rows, recording_start_ns)
     blocking, gaps = find_blocking(timeline.rank, activity, timeline.steps, rows)
     exposure = attribute_exposure(rows.ints("arrival_ns"), blocking)
     launch = find_collective_launches(rows, activity.kernels, activity.kernel_stream)
     in_steps = step >= 0
+    is_before = first_of_window & ~in_steps & rows.bools("matched")
     step_columns = make_step_columns(timeline, blocking, exposure)
     noise_floor_ns = estimate_noise_floor(timeline, blocking, int(in_steps.sum()), uncertainty_ns)
     first_wait_ns = int(exposure.wait_ns[in_steps & first_of_window].sum())
@@ -157,14 +160,14 @@ def analyse_rank(
                 "exposed_wait_ns": exposure.wait_ns,
                 "exposed_transfer_ns": exposure.transfer_ns,
                 "hidden_ns": covered(activity.compute, rows.ints("start_ns"), rows.ints("end_ns")),
-                "compute_before_wait_ns": _measure_compute_before_wait(timeline, rows),
+                "compute_before_wait_ns": OptionalInts(before_wait_ns, launched & waited),
             }
         ),
         exposure=exposure,
         work=make_rank_work(activity, exposure, int(timeline.host_steps.begin_ns.min())),
         idle=find_idle_spans(timeline, blocking, exposure),
         collective_spans=union(blocking.running),
-        wait_before_ns=_find_wait_before_steps(rows, first_of_window & ~in_steps),
+        wait_before_ns=int(rows.ints("wait_ns")[is_before].max(initial=0)),
         kernels=sum_kernels(timeline, rows),
         gaps=gaps,
     )
@@ -186,7 +189,12 @@ def _find_steps(
     if len(timeline.steps) <= 1:
         return step, _find_startup_waits(rows, step, recording_start_ns)
     earlier = (launched != BEFORE_ALL_NS) & (launched < int(timeline.host_steps.begin_ns.min()))
-    return step, _find_first_of_groups(rows, (step >= 0) | earlier)
+    recorded = (step >= 0) | earlier
+    group, method, sequence = rows.texts("group"), rows.texts("method"), rows.ints("sequence")
+    keys, key = np.unique(group.codes * len(method.words) + method.codes, return_inverse=True)
+    min_sequence = np.full(len(keys), np.iinfo(np.int64).max)
+    np.minimum.at(min_sequence, key[recorded], sequence[recorded])
+    return step, recorded & (sequence == min_sequence[key])
 
 
 def _find_startup_waits(rows: Columns, step: Int64s, recording_start_ns: Callable[[str], int]) -> Mask:
@@ -239,26 +247,6 @@ def find_recording_start(timeline: RankTimeline) -> int:
         covered(activity.work, call[:, 0], call[:, 1]).sum()
     )
     return int(activity.coverage[0, 0]) + host_only_ns
-
-
-def _find_first_of_groups(rows: Columns, recorded: Mask) -> Mask:
-    """Mark the rows with the lowest sequence number of their group among the ``recorded`` rows."""
-    sequence = rows.ints("sequence")
-    group, method = rows.texts("group"), rows.texts("method")
-    keys, key = np.unique(group.codes * len(method.words) + method.codes, return_inverse=True)
-    min_sequence = np.full(len(keys), np.iinfo(np.int64).max)
-    np.minimum.at(min_sequence, key[recorded], sequence[recorded])
-    first: Mask = recorded & (sequence == min_sequence[key])
-    return first
-
-
-def _measure_compute_before_wait(timeline: RankTimeline, rows: Columns) -> OptionalInts:
-    between = covered(timeline.activity.compute, rows.ints("launch_end_ns"), rows.ints("wait_start_ns"))
-    return OptionalInts(between, rows.known("launch_end_ns") & rows.known("wait_start_ns"))
-
-
-def _find_wait_before_steps(rows: Columns, before: Mask) -> int:
-    return int(rows.ints("wait_ns")[before & rows.bools("matched")].max(initial=0))
 
 
 def sum_unsplit_exposed(collectives: Columns) -> int:

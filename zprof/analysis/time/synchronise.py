@@ -62,20 +62,17 @@ TIME_COLUMNS = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_
 
 
 class ClockLink(Struct, frozen=True, kw_only=True):
-    """Clocks of the ranks of one table relative to each other; NaN if unknown."""
+    """Clocks of the ranks of one table relative to each other; NaN if unknown.
+
+    ``order``: sharpness of the source, and median uncertainty; links are followed in this order.
+    """
 
     name: str
-    sharpness: int
+    order: tuple[int, float]
     ranks: tuple[int, ...]
     value: Floats
     uncertainty: Floats
-    votes: int = 0
-
-    @property
-    def order(self) -> tuple[int, float]:
-        """Sort key; smaller is better."""
-        known = self.uncertainty[~np.isnan(self.uncertainty)]
-        return self.sharpness, float(np.median(known)) if len(known) else np.inf
+    votes: int
 
 
 class ReachedClocks(Struct, kw_only=True):
@@ -97,57 +94,34 @@ def propagate_clocks(
         mates: Ranks on the host of each rank, which share its clock; used for ranks that no group reaches.
     """
     reached = ReachedClocks(value={ranks[0]: 0.0}, uncertainty={ranks[0]: 0.0})
-    links_by_rank = _index_links(links)
-    heap: list[tuple[tuple[int, float], int]] = []
-    _push_links(heap, links, links_by_rank.get(ranks[0], ()))
-    while True:
-        _follow_links(heap, links, links_by_rank, reached)
-        mate = next(
-            (
-                (r, m)
-                for r in ranks
-                if r not in reached.value
-                for m in [mate for mate in mates.get(r, ()) if mate in reached.value][:1]
-            ),
-            None,
-        )
-        if mate is None:
-            return reached
-        rank, other = mate
-        reached.value[rank] = reached.value[other]
-        reached.uncertainty[rank] = max(reached.uncertainty[other], SAME_HOST_UNCERTAINTY_NS)
-        _push_links(heap, links, links_by_rank.get(rank, ()))
-
-
-def _index_links(links: Sequence[ClockLink]) -> dict[int, list[int]]:
-    links_by_rank: dict[int, list[int]] = {}
+    links_by_rank: dict[int, list[tuple[tuple[int, float], int]]] = {}
     for index, link in enumerate(links):
         for rank, value in zip(link.ranks, link.value, strict=True):
             if not np.isnan(value):
-                links_by_rank.setdefault(rank, []).append(index)
-    return links_by_rank
-
-
-def _push_links(
-    heap: list[tuple[tuple[int, float], int]], links: Sequence[ClockLink], indexes: Sequence[int]
-) -> None:
-    for index in indexes:
-        heapq.heappush(heap, (links[index].order, index))
-
-
-def _follow_links(
-    heap: list[tuple[tuple[int, float], int]],
-    links: Sequence[ClockLink],
-    links_by_rank: Mapping[int, Sequence[int]],
-    reached: ReachedClocks,
-) -> None:
+                links_by_rank.setdefault(rank, []).append((link.order, index))
+    heap: list[tuple[tuple[int, float], int]] = []
     used: set[int] = set()
-    while heap:
-        _, index = heapq.heappop(heap)
-        if index not in used:
-            used.add(index)
-            for rank in _apply_link(links[index], index, reached):
-                _push_links(heap, links, [other for other in links_by_rank[rank] if other not in used])
+    new = [ranks[0]]
+    while new:
+        for rank in new:
+            for entry in links_by_rank.get(rank, ()):
+                heapq.heappush(heap, entry)
+        new = []
+        while heap and not new:
+            _, index = heapq.heappop(heap)
+            if index not in used:
+                used.add(index)
+                new = _apply_link(links[index], index, reached)
+        if not new:
+            unreached = (rank for rank in ranks if rank not in reached.value)
+            pairs = (
+                (rank, mate) for rank in unreached for mate in mates.get(rank, ()) if mate in reached.value
+            )
+            for rank, mate in [*pairs][:1]:
+                reached.value[rank] = reached.value[mate]
+                reached.uncertainty[rank] = max(reached.uncertainty[mate], SAME_HOST_UNCERTAINTY_NS)
+                new = [rank]
+    return reached
 
 
 def _apply_link(link: ClockLink, index: int, reached: ReachedClocks) -> list[int]:
@@ -173,13 +147,6 @@ class ClockSource(Struct, frozen=True, kw_only=True):
     table: ClockTable
 
 
-class _Interval(Struct, frozen=True, kw_only=True):
-    """Offsets against the first rank that causality allows."""
-
-    low: float
-    high: float
-
-
 def align_clocks(
     hosts: Mapping[int, str], base: Mapping[int, int], sources: Sequence[ClockSource]
 ) -> tuple[Clocks, list[Gap]]:
@@ -198,22 +165,18 @@ def align_clocks(
         if hosts[rank]:
             ranks_by_host.setdefault((hosts[rank], base[rank]), []).append(rank)
     mates = {rank: mates for mates in ranks_by_host.values() for rank in mates if len(mates) > 1}
-    drift = _unify_host_drift(_estimate_drift(ranks, sources), mates, sources)
+    drift = _estimate_drift(ranks, mates, sources)
     sources = [replace(source, table=_remove_drift(source.table, drift)) for source in sources]
-    links = [_make_link(source) for source in sources]
+    links = [_make_link(source, *estimate_offsets(source.table)) for source in sources]
     reached = propagate_clocks(ranks, links, mates)
     allowed = _find_intervals(ranks, sources)
-    _clamp_to_intervals(reached, allowed)
-    # Give the ranks of a host the clock of its first unless they contradict it; return the changed ranks.
-    snapped: set[int] = set()
-    for head in [rank for rank, host_ranks in mates.items() if rank == host_ranks[0]]:
-        known = [rank for rank in mates[head] if rank in reached.value]
-        for rank in known[1:]:
-            if _agrees_with_host(rank, known[0], reached, allowed):
-                difference = abs(reached.value[rank] - reached.value[known[0]])
-                _snap_to_host(rank, known[0], difference, reached)
-                snapped.add(rank)
-    snapped = snapped
+    # Move votes into their allowed interval, and raise the uncertainty to at least the distance moved.
+    for rank, (low, high) in allowed.items():
+        if rank in reached.value and low <= high:
+            voted = reached.value[rank]
+            reached.value[rank] = min(max(voted, low), high)
+            reached.uncertainty[rank] = max(reached.uncertainty[rank], abs(voted - reached.value[rank]))
+    snapped = _snap_to_hosts(mates, reached, allowed)
     clocks = _make_clocks(ranks[0], base, reached, drift, allowed, _describe_method(reached, links, snapped))
     return clocks, _list_unaligned_gaps([rank for rank in ranks if rank not in reached.value])
 
@@ -227,32 +190,28 @@ def _drop_impossible_ranks(source: ClockSource) -> ClockSource:
     return replace(source, table=table.of_ranks(~find_worst_ranks(bad))) if bad.any() else source
 
 
-def _estimate_drift(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dict[int, float]:
+def _estimate_drift(
+    ranks: Sequence[int], mates: Mapping[int, Sequence[int]], sources: Sequence[ClockSource]
+) -> dict[int, float]:
+    """Return the drift of each rank; equal for ranks of a host if possible.
+
+    Pings that are delayed by busy CPUs look like drift.
+    """
     links = []
     for source in sources:
         drifts = estimate_drifts(source.table)
         if not np.isnan(drifts).all():
             uncertainty = np.full(len(drifts), 1.0 / max(source.table.span_ns, 1.0))
-            links.append(_wrap_link(source, drifts, uncertainty))
-    return propagate_clocks(ranks, links, {}).value
-
-
-def _unify_host_drift(
-    drift: dict[int, float], mates: Mapping[int, Sequence[int]], sources: Sequence[ClockSource]
-) -> dict[int, float]:
-    """Give ranks of a host equal drift if possible: pings delayed by busy CPUs look like drift."""
+            links.append(_make_link(source, drifts, uncertainty))
+    drift = propagate_clocks(ranks, links, {}).value
     unified = drift | {
         rank: drift.get(host_ranks[0], 0.0) for rank, host_ranks in mates.items() if rank in drift
     }
-    if unified == drift or any(
-        bool(
-            find_bad_pairs(
-                drop_first_collectives(_remove_drift(source.table, unified)), STAMP_JITTER_NS
-            ).any()
-        )
-        for source in sources
-    ):
-        return drift
+    if unified != drift:
+        for source in sources:
+            table = drop_first_collectives(_remove_drift(source.table, unified))
+            if find_bad_pairs(table, STAMP_JITTER_NS).any():
+                return drift
     return unified
 
 
@@ -261,15 +220,11 @@ def _remove_drift(table: ClockTable, drift: Mapping[int, float]) -> ClockTable:
     return table.moved(np.zeros(len(rank_drifts)), rank_drifts) if rank_drifts.any() else table
 
 
-def _make_link(source: ClockSource) -> ClockLink:
-    estimate = estimate_offsets(source.table)
-    return _wrap_link(source, estimate.offset, estimate.uncertainty, estimate.votes)
-
-
-def _wrap_link(source: ClockSource, value: Floats, uncertainty: Floats, votes: int = 0) -> ClockLink:
+def _make_link(source: ClockSource, value: Floats, uncertainty: Floats, votes: int = 0) -> ClockLink:
+    known = uncertainty[~np.isnan(uncertainty)]
     return ClockLink(
         name=source.name,
-        sharpness=source.sharpness,
+        order=(source.sharpness, float(np.median(known)) if len(known) else np.inf),
         ranks=source.table.ranks,
         value=value,
         uncertainty=uncertainty,
@@ -277,12 +232,18 @@ def _wrap_link(source: ClockSource, value: Floats, uncertainty: Floats, votes: i
     )
 
 
-def _find_intervals(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dict[int, _Interval]:
+def _find_intervals(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dict[int, tuple[float, float]]:
     """Return the offsets against the first rank that causality allows; for few ranks also through others."""
-    position = {rank: row for row, rank in enumerate(ranks)}
-    first = ranks[0]
     if len(ranks) > MAX_ALL_PAIRS:
-        return _find_direct_intervals(first, sources)
+        intervals: dict[int, tuple[float, float]] = {}
+        for source in sources:
+            if source.table.ranks and source.table.ranks[0] == ranks[0]:
+                bounds = compute_upper_bounds(drop_first_collectives(source.table))
+                for row, rank in enumerate(source.table.ranks):
+                    low, high = intervals.get(rank, (-np.inf, np.inf))
+                    intervals[rank] = max(low, -float(bounds[0, row])), min(high, float(bounds[row, 0]))
+        return intervals
+    position = {rank: row for row, rank in enumerate(ranks)}
     bounds = np.full((len(ranks), len(ranks)), np.inf)
     np.fill_diagonal(bounds, 0.0)
     for source in sources:
@@ -290,55 +251,40 @@ def _find_intervals(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dic
         block = np.ix_(rows, rows)
         bounds[block] = np.minimum(bounds[block], compute_upper_bounds(drop_first_collectives(source.table)))
     bounds = close_bounds(bounds)
-    return {
-        rank: _Interval(low=-float(bounds[0, row]), high=float(bounds[row, 0]))
-        for rank, row in position.items()
-    }
+    return {rank: (-float(bounds[0, row]), float(bounds[row, 0])) for rank, row in position.items()}
 
 
-def _find_direct_intervals(first: int, sources: Sequence[ClockSource]) -> dict[int, _Interval]:
-    intervals: dict[int, _Interval] = {}
-    for source in sources:
-        if not source.table.ranks or source.table.ranks[0] != first:
-            continue
-        bounds = compute_upper_bounds(drop_first_collectives(source.table))
-        for row, rank in enumerate(source.table.ranks):
-            old = intervals.get(rank, _Interval(low=-np.inf, high=np.inf))
-            low, high = max(old.low, -float(bounds[0, row])), min(old.high, float(bounds[row, 0]))
-            intervals[rank] = _Interval(low=low, high=high)
-    return intervals
-
-
-def _clamp_to_intervals(reached: ReachedClocks, allowed: Mapping[int, _Interval]) -> None:
-    """Move votes into their allowed interval, and raise the uncertainty to at least the distance moved."""
-    for rank, interval in allowed.items():
-        if rank in reached.value and interval.low <= interval.high:
-            voted = reached.value[rank]
-            reached.value[rank] = min(max(voted, interval.low), interval.high)
-            reached.uncertainty[rank] = max(reached.uncertainty[rank], abs(voted - reached.value[rank]))
-
-
-def _agrees_with_host(rank: int, head: int, reached: ReachedClocks, allowed: Mapping[int, _Interval]) -> bool:
-    value = reached.value[head]
-    interval = allowed.get(rank)
-    known = interval is not None and interval.low <= interval.high + STAMP_JITTER_NS
-    if (
-        interval is not None
-        and known
-        and not (interval.low - STAMP_JITTER_NS <= value <= interval.high + STAMP_JITTER_NS)
-    ):
-        return False
-    uncertainty = max(
-        reached.uncertainty[rank], reached.uncertainty[head], float(STAMP_JITTER_NS) / _CONTRADICTION_FACTOR
-    )
-    return abs(reached.value[rank] - value) <= _CONTRADICTION_FACTOR * uncertainty
-
-
-def _snap_to_host(rank: int, head: int, difference: float, reached: ReachedClocks) -> None:
-    explained = max(_EXPLAINED_FACTOR * reached.uncertainty[rank], STAMP_JITTER_NS)
-    unexplained = difference if difference > explained else 0.0
-    reached.value[rank] = reached.value[head]
-    reached.uncertainty[rank] = max(SAME_HOST_UNCERTAINTY_NS, reached.uncertainty[head], unexplained)
+def _snap_to_hosts(
+    mates: Mapping[int, Sequence[int]],
+    reached: ReachedClocks,
+    allowed: Mapping[int, tuple[float, float]],
+) -> set[int]:
+    """Give the ranks of a host the clock of its first unless they contradict it; return the changed ranks."""
+    snapped: set[int] = set()
+    jitter = float(STAMP_JITTER_NS)
+    for host_ranks in {host_ranks[0]: host_ranks for host_ranks in mates.values()}.values():
+        known = [rank for rank in host_ranks if rank in reached.value]
+        for rank in known[1:]:
+            head = known[0]
+            value = reached.value[head]
+            low, high = allowed.get(rank, (-np.inf, np.inf))
+            if low <= high + jitter and not low - jitter <= value <= high + jitter:
+                continue
+            uncertainty = max(
+                reached.uncertainty[rank], reached.uncertainty[head], jitter / _CONTRADICTION_FACTOR
+            )
+            difference = abs(reached.value[rank] - value)
+            if difference > _CONTRADICTION_FACTOR * uncertainty:
+                continue
+            explained = max(_EXPLAINED_FACTOR * reached.uncertainty[rank], jitter)
+            reached.value[rank] = value
+            reached.uncertainty[rank] = max(
+                SAME_HOST_UNCERTAINTY_NS,
+                reached.uncertainty[head],
+                difference if difference > explained else 0.0,
+            )
+            snapped.add(rank)
+    return snapped
 
 
 def _describe_method(reached: ReachedClocks, links: Sequence[ClockLink], snapped: set[int]) -> str:
@@ -356,36 +302,27 @@ def _make_clocks(
     base: Mapping[int, int],
     reached: ReachedClocks,
     drift: Mapping[int, float],
-    allowed: Mapping[int, _Interval],
+    allowed: Mapping[int, tuple[float, float]],
     method: str,
 ) -> Clocks:
-    def clock(rank: int) -> RankClock:
-        rank_drift, offset = drift.get(rank, 0.0), reached.value[rank]
-        total_offset = base[rank] - base[first] + round(offset * (1 + rank_drift))
-        return RankClock(
-            offset_ns=total_offset, drift_ppb=rank_drift * 1e9, origin_ns=base[first] + total_offset
+    clocks: dict[int, RankClock] = {}
+    interval_ns: dict[int, tuple[int, int]] = {}
+    for rank in sorted(reached.value):
+        base_offset, rank_drift = base[rank] - base[first], drift.get(rank, 0.0)
+        offset_ns = base_offset + round(reached.value[rank] * (1 + rank_drift))
+        clocks[rank] = RankClock(
+            offset_ns=offset_ns, drift_ppb=rank_drift * 1e9, origin_ns=base[first] + offset_ns
         )
-
-    def interval(rank: int) -> tuple[int, int]:
-        base_offset = base[rank] - base[first]
-        return round(allowed[rank].low) + base_offset, round(allowed[rank].high) + base_offset
-
-    bounded = [
-        r
-        for r in sorted(reached.value)
-        if r in allowed
-        and bool(
-            np.isfinite(allowed[r].low) and np.isfinite(allowed[r].high) and allowed[r].low <= allowed[r].high
-        )
-        and r != first
-    ]
+        low, high = allowed.get(rank, (-np.inf, np.inf))
+        if rank != first and np.isfinite(low) and np.isfinite(high) and low <= high:
+            interval_ns[rank] = round(low) + base_offset, round(high) + base_offset
     uncertainty = {rank: round(reached.uncertainty[rank]) for rank in sorted(reached.value)}
     return Clocks(
-        of_rank={rank: clock(rank) for rank in sorted(reached.value)},
+        of_rank=clocks,
         uncertainty_ns=max(uncertainty.values()),
         method=method,
         rank_uncertainty_ns=uncertainty,
-        interval_ns={rank: interval(rank) for rank in bounded},
+        interval_ns=interval_ns,
     )
 
 
@@ -490,9 +427,19 @@ def make_hints(hosts: Mapping[int, str], base: Mapping[int, int], sources: Seque
         parts |= dict.fromkeys(ranks, (clocks, base[ranks[0]]))
 
     def hint(fixed: int, moved: int) -> ClockHint:
-        part = parts.get(fixed)
+        measured = None
+        if fixed in parts:
+            clocks, origin = parts[fixed]
+            if fixed in clocks.of_rank and moved in clocks.of_rank:
+                fixed_clock = _compute_clock_at_base(clocks, base, origin, fixed)
+                moved_clock = _compute_clock_at_base(clocks, base, origin, moved)
+                measured = ClockDifference(
+                    offset=moved_clock[0] - fixed_clock[0],
+                    drift=moved_clock[1] - fixed_clock[1],
+                    uncertainty_ns=float(max(clocks.rank_uncertainty_ns[rank] for rank in (fixed, moved))),
+                )
         return ClockHint(
-            measured=None if part is None else _measure_difference(*part, base, fixed, moved),
+            measured=measured,
             one_host=bool(hosts[fixed]) and hosts[fixed] == hosts[moved],
             one_origin=base[fixed] == base[moved],
         )
@@ -518,23 +465,6 @@ def _split_by_connection(
         if source.table.ranks:
             sources_by_part.setdefault(part_of[source.table.ranks[0]], []).append(source)
     return [(ranks_by_part[part], found) for part, found in sorted(sources_by_part.items())]
-
-
-def _measure_difference(
-    clocks: Clocks, origin: int, base: Mapping[int, int], fixed: int, moved: int
-) -> ClockDifference | None:
-    if fixed not in clocks.of_rank or moved not in clocks.of_rank:
-        return None
-    moved_clock, fixed_clock = (
-        _compute_clock_at_base(clocks, base, origin, moved),
-        _compute_clock_at_base(clocks, base, origin, fixed),
-    )
-    uncertainty = max(clocks.rank_uncertainty_ns[rank] for rank in (fixed, moved))
-    return ClockDifference(
-        offset=moved_clock[0] - fixed_clock[0],
-        drift=moved_clock[1] - fixed_clock[1],
-        uncertainty_ns=float(uncertainty),
-    )
 
 
 def _compute_clock_at_base(

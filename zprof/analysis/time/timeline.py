@@ -21,7 +21,6 @@ from zprof.analysis.time.events import EventColumns
 from zprof.analysis.time.host_calls import HostCalls, select_host_calls
 from zprof.analysis.time.phases import PhaseEvidence, collect_phase_evidence
 from zprof.analysis.time.steps import (
-    RankSteps,
     StepWindows,
     ThreadTimes,
     find_program_steps,
@@ -43,10 +42,6 @@ _TABLES = ("events", "collectives", "mark")
 _RECORD_DEVICE = (
     "record with device activity enabled (ProfilerActivity.CUDA), and check the permission to profile the GPU"
 )
-
-
-def _make_no_calls() -> HostCalls:
-    return HostCalls(allocator=EMPTY, sync=EMPTY, loader=EMPTY)
 
 
 class RankWindow(Struct, frozen=True, kw_only=True):
@@ -87,7 +82,7 @@ class RankTimeline(RankWindow, frozen=True, kw_only=True):
     activity: RankActivity
     thread_times: Mapping[int, ThreadTimes] = field(default_factory=dict)
     waits_block: bool = False
-    calls: HostCalls = field(default_factory=_make_no_calls)
+    calls: HostCalls = field(default_factory=lambda: HostCalls(allocator=EMPTY, sync=EMPTY, loader=EMPTY))
     evidence: PhaseEvidence = field(default_factory=PhaseEvidence)
     collectives: pa.Table | None = None
     unknown_kinds: tuple[str, ...] = ()
@@ -178,12 +173,18 @@ def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
     marks = Columns.from_arrow(run.table(rank, "mark"))
     events = EventColumns(run.table(rank, "events", _EVENT_COLUMNS))
     collectives, unknown_kinds = _replace_unknown(run.table(rank, "collectives"))
-    activity = _read_activity(events, collectives)
-    if activity is None:
-        # Report a rank that used a device but has no device work in the trace.
+    if has_device_work(events):
+        activity = read_device_activity(events, collectives)
+    elif not launches_device_work(events):
+        activity = read_host_activity(events)
+    else:
         reason = "this rank used a GPU, but the trace has no GPU work: its time was not measured"
         return Gap(kind=GapKind.DEVICE, what="GPU work", rank=rank, reason=reason, remedy=_RECORD_DEVICE)
-    windows = _read_windows(run, rank, policy, marks, activity)
+    steps = run.rank_manifests[rank].time_steps
+    if policy is WindowPolicy.TRACE:
+        windows = replace(find_trace_windows(activity), program=find_program_steps(marks, steps))
+    else:
+        windows = find_step_windows(marks, steps, activity)
     begins, ends = read_mark_times(marks, "ping_begin"), read_mark_times(marks, "ping_end")
     return RankTimeline(
         rank=rank,
@@ -226,22 +227,6 @@ def _replace_unknown(collectives: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
 
 def _set_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
     return table.set_column(table.schema.get_field_index(name), table.schema.field(name), values)
-
-
-def _read_activity(events: EventColumns, collectives: pa.Table) -> RankActivity | None:
-    """Return the activity of a rank; None if it used a device but the trace has no device work."""
-    if has_device_work(events):
-        return read_device_activity(events, collectives)
-    return None if launches_device_work(events) else read_host_activity(events)
-
-
-def _read_windows(
-    run: Run, rank: int, policy: WindowPolicy, marks: Columns, activity: RankActivity
-) -> RankSteps:
-    steps = run.rank_manifests[rank].time_steps
-    if policy is WindowPolicy.TRACE:
-        return replace(find_trace_windows(activity), program=find_program_steps(marks, steps))
-    return find_step_windows(marks, steps, activity)
 
 
 def report_missing_rank(run: Run, rank: int, absent: Sequence[str]) -> list[Gap]:

@@ -104,7 +104,7 @@ def walk_two_ranks(
 ) -> list[PathPiece]:
     """Walk from 500,000 to 0, with the intervals in which each rank was blocked."""
     spans = {number: np.array(blocked.get(number, []), dtype=np.int64).reshape(-1, 2) for number in (0, 1)}
-    lists = {number: BlockedSpans.from_intervals(rows) for number, rows in spans.items()}
+    lists = {number: BlockedSpans(*rows.T.tolist()) for number, rows in spans.items()}
     return walk_back(rank, {0: 0, 1: 0}, 500_000, lists, points)
 
 

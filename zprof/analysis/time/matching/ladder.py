@@ -241,7 +241,7 @@ def _drop_one_sided(placement: Placement, rows: MatchRows) -> Placement | None:
 
 def find_contradictory_instances(table: ClockTable, slack_ns: float) -> Mask:
     """Mark instances that a rank leaves before another enters, on the clocks estimated from all instances."""
-    offset = np.nan_to_num(estimate_offsets(table).offset)
+    offset = np.nan_to_num(estimate_offsets(table)[0])
     moved = table.moved(offset, np.zeros(len(offset)))
     first_end = np.where(moved.present, moved.end, np.inf).min(axis=0)
     last_start = np.where(moved.present, moved.start, -np.inf).max(axis=0)
@@ -278,7 +278,15 @@ def refuse_impossible(
     slack = 2 * uncertainty_ns
     is_sync = mark_full_syncs(collectives)
     is_early = is_sync & (instances.min(end) < instances.max(start) - slack)[instances.codes]
-    impossible = (instance >= 0) & (is_early | _find_one_sided(collectives, rows, instances, slack))
+    # Matches in which a rank left before the rank that it waits for had entered.
+    source_start, sink_end = (
+        instances.max(np.where(is_root, times, UNKNOWN_NS))[instances.codes]
+        for is_root, times in ((rows.source == rows.rank, start), (rows.sink == rows.rank, end))
+    )
+    before_source = (rows.source >= 0) & (source_start != UNKNOWN_NS) & (end < source_start - slack)
+    after_sink = (rows.sink >= 0) & (sink_end != UNKNOWN_NS) & (sink_end < start - slack)
+    is_one_sided = instances.max(~is_sync & (before_source | after_sink))[instances.codes]
+    impossible = (instance >= 0) & (is_early | is_one_sided)
     # Mark all rows of groups with more bad matches than chance explains.
     # Kinds that one rank can leave early show nothing about the others: then only the kind is marked.
     countings, kinds = Groups(rows.counting), Groups(rows.counting, collectives.texts("kind"))
@@ -290,19 +298,6 @@ def refuse_impossible(
     return refuse_rows(collectives, impossible), _make_group_gaps(
         collectives, impossible, "a rank left before another had entered"
     )
-
-
-def _find_one_sided(collectives: Columns, rows: MatchRows, instances: Groups, slack: int) -> Mask:
-    """Mark rows of matches in which a rank left before the rank that it waits for had entered."""
-    start, end = collectives.ints("start_ns"), collectives.ints("end_ns")
-    source_start, sink_end = (
-        instances.max(np.where(is_root, times, UNKNOWN_NS))[instances.codes]
-        for is_root, times in ((rows.source == rows.rank, start), (rows.sink == rows.rank, end))
-    )
-    early = (rows.source >= 0) & (source_start != UNKNOWN_NS) & (end < source_start - slack)
-    late = (rows.sink >= 0) & (sink_end != UNKNOWN_NS) & (sink_end < start - slack)
-    is_bad = ~mark_full_syncs(collectives) & (early | late)
-    return instances.max(is_bad)[instances.codes]
 
 
 def list_step_gaps(collectives: Columns, rows: MatchRows) -> list[Gap]:
@@ -345,28 +340,20 @@ def list_matching_gaps(
     for lane in lanes:
         if not lane.stated:
             is_ordered[lane.rows] = True
-    unplaced = is_ordered & (collectives.ints("instance") == ALONE) & ~is_excluded
+    instance = collectives.ints("instance")
+    unplaced = is_ordered & (instance == ALONE) & ~is_excluded
+    expected = np.zeros(len(collectives), dtype=np.int64)
+    for lane in lanes:
+        expected[lane.rows] = len(lane.members)
+    present = np.bincount(instance + 1)[instance + 1] if len(instance) else instance
+    is_partial = (instance >= 0) & (present < expected)
     return [
         *_make_group_gaps(collectives, conflict, "the ranks disagree on kind, dtype or bytes"),
         *_list_exclusion_gaps(matching),
         *_make_group_gaps(collectives, unplaced, "neither order nor times identify matching calls"),
-        *_make_group_gaps(
-            collectives, _find_partial(collectives, lanes), "some ranks have no event for these collectives"
-        ),
-        *_list_stream_gaps(lanes),
-        *_list_unknown_group_gaps(collectives, lanes, ranks),
-        *_list_partial_group_gaps(lanes),
+        *_make_group_gaps(collectives, is_partial, "some ranks have no event for these collectives"),
+        *_list_lane_gaps(collectives, lanes, ranks),
     ]
-
-
-def _find_partial(collectives: Columns, lanes: Sequence[GroupLane]) -> Mask:
-    expected = np.zeros(len(collectives), dtype=np.int64)
-    for lane in lanes:
-        expected[lane.rows] = len(lane.members)
-    instance = collectives.ints("instance")
-    present = np.bincount(instance + 1)[instance + 1] if len(instance) else instance
-    is_partial: Mask = (instance >= 0) & (present < expected)
-    return is_partial
 
 
 def _make_group_gaps(collectives: Columns, rows: Mask, reason: str) -> list[Gap]:
@@ -388,8 +375,8 @@ def _format_groups(groups: Sequence[str]) -> str:
     return f"{len(names)} groups ({names[0]}; {names[1]}; …)"
 
 
-def _make_matching_gap(reason: str) -> Gap:
-    return Gap(kind=GapKind.MATCHING, what="matching of collectives", reason=reason, remedy=_REMEDY)
+def _make_matching_gap(reason: str, *, what: str = "matching of collectives", remedy: str = _REMEDY) -> Gap:
+    return Gap(kind=GapKind.MATCHING, what=what, reason=reason, remedy=remedy)
 
 
 def _list_exclusion_gaps(matching: Matching) -> list[Gap]:
@@ -397,70 +384,42 @@ def _list_exclusion_gaps(matching: Matching) -> list[Gap]:
     for placement in matching.placements:
         if placement.excluded:
             groups.setdefault(placement.excluded, []).append(placement.lane.group)
-    return [
-        _make_matching_gap(
-            f"rank {_format_ranks(ranks)} in {_format_groups(names)}: its collectives do not match "
-            "those of the other ranks at any shift"
+    gaps = []
+    for ranks, names in sorted(groups.items()):
+        shown = ", ".join(str(rank) for rank in ranks[:8])
+        shown = shown if len(ranks) <= 8 else f"{shown} … ({len(ranks)} ranks)"
+        gaps.append(
+            _make_matching_gap(
+                f"rank {shown} in {_format_groups(names)}: its collectives do not match "
+                "those of the other ranks at any shift"
+            )
         )
-        for ranks, names in sorted(groups.items())
-    ]
+    return gaps
 
 
-def _format_ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:8])
-    return shown if len(ranks) <= 8 else f"{shown} … ({len(ranks)} ranks)"
-
-
-def _list_stream_gaps(lanes: Sequence[GroupLane]) -> list[Gap]:
+def _list_lane_gaps(collectives: Columns, lanes: Sequence[GroupLane], ranks: Sequence[int]) -> list[Gap]:
+    """Report rows without a group, rows of multi-rank runs in no lane, and groups with ranks not loaded."""
+    gaps = []
     count = sum(len(lane.rows) for lane in lanes if lane.stream)
-    if not count:
-        return []
-    reason = f"{count} rows have no group: each rank has one stream of them, which was treated as one group"
-    return [
-        Gap(
-            kind=GapKind.MATCHING,
-            what="matching of collectives",
-            reason=reason,
-            remedy="record with a newer PyTorch",
+    if count:
+        reason = (
+            f"{count} rows have no group: each rank has one stream of them, which was treated as one group"
         )
-    ]
-
-
-def _list_unknown_group_gaps(
-    collectives: Columns, lanes: Sequence[GroupLane], ranks: Sequence[int]
-) -> list[Gap]:
-    """Report rows of multi-rank runs that are in no lane."""
+        gaps.append(_make_matching_gap(reason, remedy="record with a newer PyTorch"))
     known = np.zeros(len(collectives), dtype=bool)
     for lane in lanes:
         known[lane.rows] = True
     lost = collectives.at(~known)
-    if not len(lost) or len(ranks) < 2:
-        return []
-    groups = _format_groups(lost.texts("group").list_distinct())
-    reason = f"{len(lost)} rows of {groups} do not record the participating ranks and were not matched"
-    return [
-        Gap(
-            kind=GapKind.MATCHING,
-            what="matching of collectives",
-            reason=reason,
-            remedy="record with a newer PyTorch",
-        )
-    ]
-
-
-def _list_partial_group_gaps(lanes: Sequence[GroupLane]) -> list[Gap]:
-    """Report groups with ranks that are not loaded."""
+    if len(lost) and len(ranks) > 1:
+        groups = _format_groups(lost.texts("group").list_distinct())
+        reason = f"{len(lost)} rows of {groups} do not record the participating ranks and were not matched"
+        gaps.append(_make_matching_gap(reason, remedy="record with a newer PyTorch"))
     partial_groups = sorted({lane.group for lane in lanes if len(lane.members) < lane.size})
-    if not partial_groups:
-        return []
-    return [
-        Gap(
-            kind=GapKind.MATCHING,
-            what="wait and transfer",
-            reason=(
-                f"not all ranks of {_format_groups(partial_groups)} are loaded: waits are lower bounds, "
-                "transfers upper bounds"
-            ),
-            remedy="load all ranks of the run",
+    if partial_groups:
+        reason = (
+            f"not all ranks of {_format_groups(partial_groups)} are loaded: waits are lower bounds, "
+            "transfers upper bounds"
         )
-    ]
+        remedy = "load all ranks of the run"
+        gaps.append(_make_matching_gap(reason, what="wait and transfer", remedy=remedy))
+    return gaps

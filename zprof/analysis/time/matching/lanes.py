@@ -91,13 +91,19 @@ def make_match_rows(
     takes_from_peer = kind.equals(CollectiveKind.RECV, CollectiveKind.BROADCAST)
     group = number_values(collectives.texts("group").codes)
     method = number_values(collectives.texts("method").codes)
+    step = np.full(len(collectives), NO_STEP, dtype=np.int64)
+    launched, launched_ns = collectives.known("launch_start_ns"), collectives.ints("launch_start_ns")
+    for timeline in timelines:
+        if timeline.source != WHOLE_TRACE:  # a single step does not help to order rows
+            own = np.flatnonzero(launched & (rank == timeline.rank))
+            step[own] = timeline.host_steps.step_at(launched_ns[own])
     return MatchRows(
         rank=rank,
         sequence=collectives.ints("sequence"),
         signature=_encode_signatures(collectives),
         start=(collectives.ints("start_ns") - moved).astype(np.float64),
         end=(collectives.ints("end_ns") - moved).astype(np.float64),
-        step=_find_steps(collectives, timelines),
+        step=step,
         sync=mark_full_syncs(collectives),
         peer=peer,
         source=np.where(kind.equals(CollectiveKind.SEND), rank, np.where(takes_from_peer, peer, NO_ROW)),
@@ -130,17 +136,6 @@ def _encode_signatures(collectives: Columns) -> Int64s:
         code = number_values(column)
         combined = number_values(combined * (int(code.max(initial=0)) + 1) + code)
     return combined
-
-
-def _find_steps(collectives: Columns, timelines: Sequence[RankWindow]) -> Int64s:
-    step = np.full(len(collectives), NO_STEP, dtype=np.int64)
-    known, times = collectives.known("launch_start_ns"), collectives.ints("launch_start_ns")
-    rank = collectives.ints("rank")
-    for timeline in timelines:
-        if timeline.source != WHOLE_TRACE:  # a single step does not help to order rows
-            rows = np.flatnonzero(known & (rank == timeline.rank))
-            step[rows] = timeline.host_steps.step_at(times[rows])
-    return step
 
 
 class GroupLane(Struct, frozen=True, kw_only=True):

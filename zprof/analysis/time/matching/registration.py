@@ -115,8 +115,20 @@ def pair_rows(fixed: LaneRows, moved: LaneRows, uncertainty_ns: float) -> Int64s
     left, right = left[is_same], right[is_same]
     enough = overlaps_enough(_take_rows(fixed, left), _take_rows(moved, right), uncertainty_ns)
     left, right = left[enough], right[enough]
-    partner = _find_certain(left, right, len(fixed), len(moved))
-    return _fill_between(partner, fixed, moved, set(zip(left.tolist(), right.tolist(), strict=True)))
+    possible = set(zip(left.tolist(), right.tolist(), strict=True))
+    # Certain: rows whose only candidate has no other candidate and whose order agrees.
+    is_only = np.bincount(left, minlength=len(fixed))[left] == 1
+    is_only &= np.bincount(right, minlength=len(moved))[right] == 1
+    left, right = left[is_only], right[is_only]
+    order = np.argsort(right)
+    left, right = left[order], right[order]
+    if len(left):
+        below = np.maximum.accumulate(left) == left
+        above = np.minimum.accumulate(left[::-1])[::-1] == left
+        left, right = left[below & above], right[below & above]
+    partner = np.full(len(moved), ALONE, dtype=np.int64)
+    partner[right] = left
+    return _fill_between(partner, fixed, moved, possible)
 
 
 def _take_rows(rank_rows: LaneRows, rows: Int64s) -> LaneRows:
@@ -127,23 +139,6 @@ def _take_rows(rank_rows: LaneRows, rows: Int64s) -> LaneRows:
         step=rank_rows.step[rows],
         sync=rank_rows.sync[rows],
     )
-
-
-def _find_certain(left: Int64s, right: Int64s, fixed: int, moved: int) -> Int64s:
-    """Return the partners of rows whose only candidate has no other candidate and whose order agrees."""
-    is_only = (np.bincount(left, minlength=fixed)[left] == 1) & (
-        np.bincount(right, minlength=moved)[right] == 1
-    )
-    left, right = left[is_only], right[is_only]
-    order = np.argsort(right)
-    left, right = left[order], right[order]
-    if len(left):
-        below = np.maximum.accumulate(left) == left
-        above = np.minimum.accumulate(left[::-1])[::-1] == left
-        left, right = left[below & above], right[below & above]
-    partner = np.full(moved, ALONE, dtype=np.int64)
-    partner[right] = left
-    return partner
 
 
 def _fill_between(
@@ -189,6 +184,7 @@ class OffsetFit(Struct, frozen=True, kw_only=True):
     Of the common window: ``score`` is the share of all rows that are paired, ``contradicting`` the number of
     rows that lost events do not explain: both ranks have them between two pairs, but they do not pair, or
     pair with a row of another step. ``spread_ns``: median deviation of the differences of the ends.
+    ``different_steps_ratio``: the share of other steps among the pairs whose marked steps are known.
     """
 
     partner: Int64s
@@ -197,6 +193,7 @@ class OffsetFit(Struct, frozen=True, kw_only=True):
     score: float
     contradicting: int
     spread_ns: float
+    different_steps_ratio: float
 
 
 def register_rows(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> Int64s | None:
@@ -209,14 +206,17 @@ def register_rows(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> Int64s |
         if _is_plausible(fit, 1) and paired_share >= _MIN_SCORE:
             return fit.partner
     has_marked_steps = bool((fixed.step >= 0).any() and (moved.step >= 0).any())
-    fits = _drop_duplicates(
-        [
-            _fit_offset(fixed, moved, ClockDifference(offset=offset, drift=0.0, uncertainty_ns=0.0))
-            for offset in _list_offsets(fixed, moved, hint)
-        ]
-    )
+    fits: list[OffsetFit] = []
+    for offset in _list_offsets(fixed, moved, hint):
+        fit = _fit_offset(fixed, moved, ClockDifference(offset=offset, drift=0.0, uncertainty_ns=0.0))
+        if not any(_is_same_fit(fit, other) for other in fits):
+            fits.append(fit)
     min_pairs = 1 if has_marked_steps or hint.one_host else _MIN_PAIRS
-    fits = [fit for fit in fits if _is_plausible(fit, min_pairs) and _has_same_steps(fit, fixed, moved)]
+    fits = [
+        fit
+        for fit in fits
+        if _is_plausible(fit, min_pairs) and fit.different_steps_ratio <= _MAX_DIFFERENT_STEPS
+    ]
     best_fit = _choose_fit(fits, hint)
     return None if best_fit is None else best_fit.partner
 
@@ -240,29 +240,6 @@ def _list_offsets(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> list[flo
     ]
 
 
-def _has_same_steps(fit: OffsetFit, fixed: LaneRows, moved: LaneRows) -> bool:
-    """Return True if rows launched in marked steps have the same step number on both ranks."""
-    different = _find_step_conflicts(fit.partner, fixed, moved)
-    return not len(different) or float(different.mean()) <= _MAX_DIFFERENT_STEPS
-
-
-def _find_step_conflicts(partner: Int64s, fixed: LaneRows, moved: LaneRows) -> Mask:
-    """Return for each pair whose marked steps are known whether they differ."""
-    right = np.flatnonzero(partner >= 0)
-    fixed_step, moved_step = fixed.step[partner[right]], moved.step[right]
-    known = (fixed_step >= 0) & (moved_step >= 0)
-    differs: Mask = (fixed_step != moved_step)[known]
-    return differs
-
-
-def _drop_duplicates(fits: Sequence[OffsetFit]) -> list[OffsetFit]:
-    distinct: list[OffsetFit] = []
-    for fit in fits:
-        if not any(_is_same_fit(fit, other) for other in distinct):
-            distinct.append(fit)
-    return distinct
-
-
 def _is_plausible(fit: OffsetFit, min_pairs: int) -> bool:
     """Return True if a fit is a candidate; if its ends agree, it may be right despite many unmatched rows."""
     return fit.count >= min_pairs and fit.score >= _MIN_RIVAL_SCORE
@@ -282,15 +259,20 @@ def _fit_offset(fixed: LaneRows, moved: LaneRows, clock: ClockDifference, rounds
     paired = np.flatnonzero(partner >= 0)
     difference = placed.end[paired] - fixed.end[partner[paired]]
     spread = float(np.median(np.abs(difference - np.median(difference)))) if len(paired) else np.inf
-    common = [_find_common_rows(*pair) for pair in ((fixed, placed), (placed, fixed))]
+    # the window that both ranks recorded
+    low, high = max(fixed.start.min(), placed.start.min()), min(fixed.end.max(), placed.end.max())
+    common = [(rows.end > low) & (rows.start < high) for rows in (fixed, placed)]
+    steps = np.column_stack((fixed.step[partner[paired]], moved.step[paired]))
+    steps = steps[(steps >= 0).all(axis=1)]
+    different_steps = int((steps[:, 0] != steps[:, 1]).sum())
     return OffsetFit(
         partner=partner,
         offset=offset,
         count=len(paired),
         score=len(paired) / max(1, *(int(rows.sum()) for rows in common)),
-        contradicting=_count_contradicting(partner, *common)
-        + int(_find_step_conflicts(partner, fixed, moved).sum()),
+        contradicting=_count_contradicting(partner, *common) + different_steps,
         spread_ns=spread,
+        different_steps_ratio=different_steps / max(1, len(steps)),
     )
 
 
@@ -305,13 +287,6 @@ def _refine_offset(fixed: LaneRows, moved: LaneRows, partner: Int64s, paired: In
     return float(np.median(difference - drift * moved.end[paired])), drift
 
 
-def _find_common_rows(own: LaneRows, other: LaneRows) -> Mask:
-    """Mark the rows in the window that both ranks recorded."""
-    low, high = max(own.start.min(), other.start.min()), min(own.end.max(), other.end.max())
-    is_common: Mask = (own.end > low) & (own.start < high)
-    return is_common
-
-
 def _count_contradicting(partner: Int64s, is_fixed_common: Mask, is_moved_common: Mask) -> int:
     """Count the rows between pairs without a partner although the other rank has such rows there as well.
 
@@ -319,21 +294,15 @@ def _count_contradicting(partner: Int64s, is_fixed_common: Mask, is_moved_common
     a row whose time lies elsewhere has a wrong time.
     """
     paired = np.flatnonzero(partner >= 0)
-    between_fixed, between_moved = (
-        _count_unpaired_between(pairs, is_common)
-        for pairs, is_common in ((np.sort(partner[paired]), is_fixed_common), (paired, is_moved_common))
-    )
-    return int(np.minimum(between_fixed, between_moved).sum())
-
-
-def _count_unpaired_between(paired: Int64s, is_common: Mask) -> Int64s:
-    """Return the number of unpaired rows before, between and after the paired rows."""
-    is_unpaired = is_common.copy()
-    if len(paired):
-        is_unpaired[paired[0] : paired[-1]] = True
-    is_unpaired[paired] = False
-    gap = np.searchsorted(paired, np.flatnonzero(is_unpaired))
-    return np.bincount(gap, minlength=len(paired) + 1).astype(np.int64)
+    counts = []
+    for pairs, is_common in ((np.sort(partner[paired]), is_fixed_common), (paired, is_moved_common)):
+        is_unpaired = is_common.copy()
+        if len(pairs):
+            is_unpaired[pairs[0] : pairs[-1]] = True
+        is_unpaired[pairs] = False
+        gap = np.searchsorted(pairs, np.flatnonzero(is_unpaired))
+        counts.append(np.bincount(gap, minlength=len(pairs) + 1))
+    return int(np.minimum(*counts).sum())
 
 
 def _is_same_fit(one: OffsetFit, other: OffsetFit) -> bool:
@@ -354,12 +323,18 @@ def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
     rivals = [fit for fit in rivals if not any(_is_clearly_better(other, fit) for other in rivals)]
     if len(rivals) == 1:
         return rivals[0] if _is_complete(rivals[0]) else None
-    nearest = (
-        _find_nearest(rivals, _MAX_SAME_HOST_DIFFERENCE_NS if hint.one_host else _MAX_HOST_DIFFERENCE_NS)
-        if hint.one_origin
-        else None
+    if not hint.one_origin:
+        return None
+    # The only fit near a difference of 0 among those with nearly the best score.
+    near_ns = _MAX_SAME_HOST_DIFFERENCE_NS if hint.one_host else _MAX_HOST_DIFFERENCE_NS
+    min_score = max(fit.score for fit in rivals) - _MAX_WORSE_SCORE
+    nearest, *others = sorted(
+        (fit for fit in rivals if fit.score >= min_score), key=lambda fit: abs(fit.offset)
     )
-    return nearest if nearest is not None and _is_complete(nearest) else None
+    is_only = abs(nearest.offset) <= near_ns and all(
+        abs(fit.offset) >= _FAR_FACTOR * near_ns for fit in others
+    )
+    return nearest if is_only and _is_complete(nearest) else None
 
 
 def _is_clearly_better(fit: OffsetFit, other: OffsetFit) -> bool:
@@ -371,39 +346,21 @@ def _is_clearly_better(fit: OffsetFit, other: OffsetFit) -> bool:
     """
     # By how many standard deviations the ends of ``other`` are spread farther than of ``fit``.
     ratio = max(other.spread_ns, 1.0) / max(fit.spread_ns, 1.0)
-    evidence = (
-        _compare_contradictions(fit, other),
-        math.log(ratio) * math.sqrt(min(fit.count, other.count)) / _SPREAD_ERROR,
-    )
-    return sum(sigmas * abs(sigmas) for sigmas in evidence) > _MIN_SIGMAS**2
-
-
-def _compare_contradictions(fit: OffsetFit, other: OffsetFit) -> float:
-    """Return by how many standard deviations the contradictions of ``other`` exceed those of ``fit``.
-
-    This is the root of the likelihood ratio of two Poisson counts with two rates and with one. A larger
-    common window has more of them, so more is worse only with no more pairs.
-    """
+    spread_sigmas = math.log(ratio) * math.sqrt(min(fit.count, other.count)) / _SPREAD_ERROR
+    # By how many the contradictions of ``other`` exceed those of ``fit``: the root of the likelihood ratio of
+    # two Poisson counts with two rates and with one. A larger common window has more of them, so more is
+    # worse only with no more pairs.
     mine, others = fit.contradicting, other.contradicting
-    if mine == others or (others > mine and fit.count < other.count):
-        return 0.0
-    ratio = sum(count * math.log(2 * count / (mine + others)) for count in (mine, others) if count)
-    return math.copysign(math.sqrt(2 * ratio), others - mine)
+    count_sigmas = 0.0
+    if mine != others and not (others > mine and fit.count < other.count):
+        ratio = sum(count * math.log(2 * count / (mine + others)) for count in (mine, others) if count)
+        count_sigmas = math.copysign(math.sqrt(2 * ratio), others - mine)
+    return sum(sigmas * abs(sigmas) for sigmas in (count_sigmas, spread_sigmas)) > _MIN_SIGMAS**2
 
 
 def _is_complete(fit: OffsetFit) -> bool:
     """Return True if at most one row, or a tenth, contradicts the pairs; lost rows do not."""
     return fit.contradicting <= max(1.5, _MAX_CONTRADICTING_RATIO * fit.count)
-
-
-def _find_nearest(fits: Sequence[OffsetFit], near_ns: float) -> OffsetFit | None:
-    """Return the only fit near a difference of 0 among those with nearly the best score; else None."""
-    best = max(fit.score for fit in fits)
-    nearest, *others = sorted(
-        (fit for fit in fits if fit.score >= best - _MAX_WORSE_SCORE), key=lambda fit: abs(fit.offset)
-    )
-    others_are_far = all(abs(fit.offset) >= _FAR_FACTOR * near_ns for fit in others)
-    return nearest if abs(nearest.offset) <= near_ns and others_are_far else None
 
 
 def find_offset_candidates(fixed: LaneRows, moved: LaneRows) -> list[float]:

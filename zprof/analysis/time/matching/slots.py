@@ -63,23 +63,31 @@ def place_by_order(lane: GroupLane, rows: MatchRows, hints: Hints) -> Placement:
     rows_by_rank = split_by_rank(lane, rows)
     if len(rows_by_rank) < 2:
         return Placement(lane=lane, slot=np.arange(len(lane.rows)), rung=Rung.ORDER)
+    # These may define the slots: the ranks with the most common order first, then the longest.
+    orders = {rank: (each.signature.tobytes(), each.step.tobytes()) for rank, each in rows_by_rank.items()}
+    count = Counter(orders.values())
+    by_priority = sorted(
+        rows_by_rank, key=lambda rank: (-count[orders[rank]], -len(rows_by_rank[rank]), rank)
+    )
     slots_by_rank: dict[int, Int64s] = {}
-    for fixed in _choose_references(rows_by_rank):
-        candidate_slots = _place_on(fixed, rows_by_rank, hints)
-        slots_by_rank = max(slots_by_rank, candidate_slots, key=_count_placed)
+    most_placed = 0
+    for fixed in by_priority[:_MAX_TRIES]:
+        candidate = _place_on(fixed, rows_by_rank, hints)
+        placed = sum(map(_count_placed_rows, candidate.values())) if len(candidate) > 1 else 0
+        if placed > most_placed:
+            slots_by_rank, most_placed = candidate, placed
         if len(slots_by_rank) > len(rows_by_rank) / 2 and len(slots_by_rank) > 1:
             break
     ranks = rows.rank[lane.rows]
     slot = np.full(len(lane.rows), ALONE, dtype=np.int64)
     for rank, slots in _add_lost_slots(slots_by_rank, rows_by_rank).items():
         slot[ranks == rank] = slots
-    shifts = {rank: find_largest_shift(_list_moves(slots)) for rank, slots in slots_by_rank.items()}
-    is_unshifted = all(
-        len(slots) == len(rows_by_rank[r]) and not bool(_list_moves(slots).any())
-        for r, slots in slots_by_rank.items()
-    )
+    shifts = {
+        rank: find_largest_shift((slots - np.arange(len(slots)))[slots >= 0])
+        for rank, slots in slots_by_rank.items()
+    }
     is_complete = (
-        is_unshifted
+        not any(shifts.values())
         and len(slots_by_rank) == len(rows_by_rank)
         and len({len(rank_rows) for rank_rows in rows_by_rank.values()}) == 1
     )
@@ -91,10 +99,6 @@ def place_by_order(lane: GroupLane, rows: MatchRows, hints: Hints) -> Placement:
         shifts={rank: shift for rank, shift in sorted(shifts.items()) if shift},
         excluded=tuple(sorted(set(rows_by_rank) - set(slots_by_rank))) if len(slots_by_rank) > 1 else (),
     )
-
-
-def _count_placed(slots_by_rank: Mapping[int, Int64s]) -> int:
-    return sum(map(_count_placed_rows, slots_by_rank.values())) if len(slots_by_rank) > 1 else 0
 
 
 def split_by_rank(lane: GroupLane, rows: MatchRows) -> dict[int, LaneRows]:
@@ -112,17 +116,6 @@ def split_by_rank(lane: GroupLane, rows: MatchRows) -> dict[int, LaneRows]:
         for own_rows in np.split(lane.rows, cuts)
         if len(own_rows)
     }
-
-
-def _choose_references(rows_by_rank: Mapping[int, LaneRows]) -> list[int]:
-    """Return ranks that may define the slots: those with the most common order first, then the longest."""
-    key = {
-        rank: (rank_rows.signature.tobytes(), rank_rows.step.tobytes())
-        for rank, rank_rows in rows_by_rank.items()
-    }
-    count = Counter(key.values())
-    by_priority = sorted(rows_by_rank, key=lambda rank: (-count[key[rank]], -len(rows_by_rank[rank]), rank))
-    return by_priority[:_MAX_TRIES]
 
 
 def _place_on(fixed: int, rows_by_rank: Mapping[int, LaneRows], hints: Hints) -> dict[int, Int64s]:
@@ -208,14 +201,14 @@ def _place_agreeing(
     offset = np.array([c.offset if c else vote for c, vote in zip(clocks.values(), voted, strict=True)])
     uncertainty = np.array([clock.uncertainty_ns if clock else 0.0 for clock in clocks.values()])
     moved_start, moved_end = start - offset[:, None], end - offset[:, None]
-    check = check_overlaps(first, moved_start, moved_end, uncertainty, limits)
+    agrees, agrees_mostly, refused = check_overlaps(first, moved_start, moved_end, uncertainty, limits)
     by_rank = {
-        rank: np.where(check.refused[row], ALONE, _place_same(first, rows_by_rank[rank]))
+        rank: np.where(refused[row], ALONE, _place_same(first, rows_by_rank[rank]))
         for row, rank in enumerate(clocks)
     }
     return EqualRanks(
-        sure={rank: by_rank[rank] for row, rank in enumerate(clocks) if check.agrees[row]},
-        uncertain={rank: by_rank[rank] for row, rank in enumerate(clocks) if check.agrees_mostly[row]},
+        sure={rank: by_rank[rank] for row, rank in enumerate(clocks) if agrees[row]},
+        uncertain={rank: by_rank[rank] for row, rank in enumerate(clocks) if agrees_mostly[row]},
     )
 
 
@@ -225,20 +218,13 @@ def _place_same(one: LaneRows, other: LaneRows) -> Int64s:
     return np.where(is_same, np.arange(len(one), dtype=np.int64), ALONE)
 
 
-class OverlapCheck(Struct, frozen=True, kw_only=True):
-    """Which ranks match, ``agrees`` without and ``agrees_mostly`` with many rows left out, and which of their
-    rows do not (``refused``, ranks x rows).
-    """
-
-    agrees: Mask
-    agrees_mostly: Mask
-    refused: Mask
-
-
 def check_overlaps(
     first: LaneRows, start: Floats, end: Floats, uncertainty: Floats, limits: OverlapLimits
-) -> OverlapCheck:
+) -> tuple[Mask, Mask, Mask]:
     """Check which ranks (rows of ``start`` and ``end``) match, and which of their collectives do not.
+
+    Return which match without and which with many rows left out, and the rows that do not match (ranks x
+    rows).
 
     On overloaded processors, gloo's thread may leave one collective and enter the next late on one rank, so
     some rows overlap only slightly. A row that overlaps no more than it would overlap the neighbour of its
@@ -257,13 +243,13 @@ def check_overlaps(
     few_partial = (~enough).sum(axis=1) <= limits.max_partial_share * first.sync.sum()
     few_slight = (~little).sum(axis=1) <= _MAX_LITTLE_SHARE * first.sync.sum()
     seeds = np.where(few_slight[:, None], ~above_minimum, ~little)
-    refused = np.array([_find_runs(*pair) for pair in zip(~enough, seeds, strict=True)], dtype=bool)
+    # the unbroken runs of rows without enough overlap that contain a seed
+    refused = np.zeros(enough.shape, dtype=bool)
+    for row in range(len(enough)):
+        run = np.cumsum(np.diff((~enough[row]).astype(np.int8), prepend=0) == 1)
+        refused[row] = ~enough[row] & np.isin(run, run[seeds[row]])
     is_majority = 2 * refused.sum(axis=1) < len(first)
-    return OverlapCheck(
-        agrees=np.asarray(few_partial & few_slight, dtype=bool),
-        agrees_mostly=np.asarray(few_partial & is_majority, dtype=bool),
-        refused=refused,
-    )
+    return few_partial & few_slight, few_partial & is_majority, refused
 
 
 def _find_whole_steps(rows: LaneRows) -> Mask:
@@ -279,13 +265,6 @@ def _find_whole_steps(rows: LaneRows) -> Mask:
         return np.zeros(len(rows), dtype=bool)
     is_whole: Mask = np.isin(rows.step, [step for step, content in contents.items() if content == usual])
     return is_whole
-
-
-def _find_runs(rows: Mask, seeds: Mask) -> Mask:
-    """Return the unbroken runs of ``rows`` that contain one of ``seeds`` (a subset of them)."""
-    run = np.cumsum(np.diff(rows.astype(np.int8), prepend=0) == 1)
-    in_run: Mask = rows & np.isin(run, run[seeds])
-    return in_run
 
 
 def _add_lost_slots(
@@ -316,10 +295,6 @@ def _add_lost_slots(
             added[rank][rows] = np.arange(next_slot, next_slot + count)
         next_slot += count
     return added
-
-
-def _list_moves(slots: Int64s) -> Int64s:
-    return (slots - np.arange(len(slots)))[slots >= 0]
 
 
 def find_largest_shift(moves: Int64s) -> int:
