@@ -12,9 +12,9 @@ from zprof.model.comparison import Check, GateResult, Outcome
 from zprof.model.json_format import to_tree
 from zprof.model.quantities import format_number
 from zprof.model.report import Report
-from zprof.reports.escape import format_command
-from zprof.reports.junit_suite import Case, State, Suite
-from zprof.reports.junit_suite import document as junit_document
+from zprof.reports.junit import Case, State, Suite
+from zprof.reports.junit import document as junit_document
+from zprof.reports.layout import format_command
 from zprof.reports.pages.check import (
     describe_gate,
     describe_result,
@@ -25,9 +25,15 @@ from zprof.reports.pages.check import (
     is_noisy,
     sort_by_severity,
 )
-from zprof.reports.sarif import list_gap_notes, make_finding_result, make_finding_rules
-from zprof.reports.sarif_log import Log, Result, SarifRule
-from zprof.reports.sarif_log import document as sarif_document
+from zprof.reports.sarif import (
+    Log,
+    Result,
+    SarifRule,
+    list_gap_notes,
+    make_finding_result,
+    make_finding_rules,
+)
+from zprof.reports.sarif import document as sarif_document
 from zprof.reports.table import UNKNOWN
 
 #: A gate that could not be evaluated fails the step, so it is shown as an error.

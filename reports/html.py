@@ -3,28 +3,38 @@
 Everything that a template inserts is made printable, shortened and escaped here and nowhere else.  Only this
 package's own style sheet and script, and JSON data without ``<`` are inserted verbatim.  A
 Content-Security-Policy blocks all loading, and allows only this style sheet and this script, by their hashes.
+
+A fragment is the same inside somebody else's page, such as the output of a notebook cell: no scripts, and its
+style sheet applies to it only. Zoomable charts are left out.
 """
 
 import base64
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from msgspec.structs import replace
 
 from zprof.model.formatting import printable, shorten
 from zprof.model.quantities import Value, format_value
 from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page
 from zprof.reports.table import MAX_ROWS, UNKNOWN, Cell, Marked, Table
-from zprof.reports.text_table import format_omission, select_rows
+from zprof.reports.text import format_omission, select_rows
 
 #: Style classes of the lines of a chart, in order.
 LINE_COLOURS = ("series-a", "series-b", "series-c", "series-d")
 MAX_NAME, MAX_SENTENCE = 160, 2_000
 _CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_SCOPE = ".zprof"
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_PRELUDE = re.compile(r"\s*([^{}]*?)\s*([{}])")
+#: A comma between selectors, as opposed to one inside ``:is(a, b)``.
+_SELECTOR_COMMA = re.compile(r",(?![^(]*\))")
 
 
 def render_html(page: Page) -> str:
@@ -130,3 +140,60 @@ def _format_source(text: str) -> str:
 
 def _read_file(name: str) -> str:
     return (resources.files("zprof.reports") / "templates" / name).read_text(encoding="utf-8")
+
+
+def render_html_fragment(page: Page) -> str:
+    """Return the page's style, verdict and sections as one element."""
+    sections = (
+        replace(section, blocks=tuple(b for b in section.blocks if not isinstance(b, AreaChart)))
+        for section in page.sections
+    )
+    page = replace(page, sections=tuple(section for section in sections if section.blocks))
+    digest = hashlib.sha256(repr(page).encode("utf-8", errors="backslashreplace")).hexdigest()
+    return (
+        make_environment()
+        .get_template("fragment.html.j2")
+        .render(
+            page=page,
+            style=Markup(
+                scope_style(
+                    (resources.files("zprof.reports") / "templates" / "style.css").read_text(encoding="utf-8")
+                )
+            ),
+            prefix=f"zprof-{digest[:8]}-",
+        )
+        .strip()
+        + "\n"
+    )
+
+
+def scope_style(style: str, scope: str = _SCOPE) -> str:
+    """Return a style sheet whose rules apply inside ``scope`` only; ``:root`` and ``body`` become it."""
+    return "".join(_scope_rules(_COMMENT.sub("", style), scope))
+
+
+def _scope_rules(style: str, scope: str) -> Iterator[str]:
+    """Yield the style sheet in parts: rules that hold declarations get the scope, ``@media`` does not."""
+    at = 0
+    for match in _PRELUDE.finditer(style):
+        if match.start() < at:
+            continue
+        prelude, sign = match.groups()
+        if sign == "}":
+            yield "}\n"
+            at = match.end()
+        elif prelude.startswith("@"):
+            yield f"{prelude} {{\n"
+            at = match.end()
+        else:
+            end = style.index("}", match.end()) + 1
+            selectors = (_scope_selector(part.strip(), scope) for part in _SELECTOR_COMMA.split(prelude))
+            yield f"{', '.join(selectors)} {{{style[match.end() : end]}\n"
+            at = end
+
+
+def _scope_selector(selector: str, scope: str) -> str:
+    for whole in (":root", "body"):
+        if selector == whole or selector.startswith((f"{whole}:", f"{whole} ")):
+            return scope + selector.removeprefix(whole)
+    return f"{scope} {selector}"

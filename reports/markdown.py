@@ -6,7 +6,7 @@ the last line lists them.  Drawings are left out: tables have their numbers.
 
 from collections.abc import Iterator, Sequence
 
-from zprof.reports.escape import escape_prose, format_code, format_code_block
+from zprof.reports.layout import escape_prose, format_code, format_code_block
 from zprof.reports.page import (
     Block,
     Card,
@@ -22,7 +22,7 @@ from zprof.reports.page import (
     VerdictBlock,
 )
 from zprof.reports.table import Cell, Kind, Row, Table, format_cell
-from zprof.reports.text_table import format_omission, format_table_note, get_column_unit, select_rows
+from zprof.reports.text import format_omission, format_table_note, get_column_unit, select_rows
 
 MAX_CHARACTERS = 65_000
 #: Characters reserved for the line that lists what was left out.

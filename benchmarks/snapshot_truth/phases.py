@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.snapshot_truth.truth import SnapshotTruth, TruePhase
-from zprof.analysis.memory.steps_and_phases import Timeline
+from zprof.analysis.memory.tables import Timeline
 from zprof.model.memory import HistoryWindow, WindowKind
 from zprof.model.training import Phase
 

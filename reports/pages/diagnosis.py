@@ -27,7 +27,6 @@ from zprof.reports.page import (
     make_section,
 )
 from zprof.reports.pages.compare import build_equal_work_table
-from zprof.reports.pages.endings import build_ending_section
 from zprof.reports.pages.findings import (
     build_change_parts,
     build_location_parts,
@@ -37,17 +36,16 @@ from zprof.reports.pages.findings import (
     merge_gaps,
     worth,
 )
-from zprof.reports.pages.hang import build_hang_section
+from zprof.reports.pages.hang import build_ending_section, build_hang_section
 from zprof.reports.pages.head import build_head_blocks
 from zprof.reports.pages.ledger import (
     build_ledger_table,
     build_unexplained_section,
     step_ns,
 )
-from zprof.reports.pages.memory import build_memory_section
+from zprof.reports.pages.memory import build_history_sections, build_memory_section, find_history_rank
 from zprof.reports.pages.memory_allocations import build_stack_section
 from zprof.reports.pages.memory_changes import build_group_change_section, build_rank_spread_section
-from zprof.reports.pages.memory_snapshots import build_history_sections, find_history_rank
 from zprof.reports.pages.memory_timeline import build_timeline_section
 from zprof.reports.pages.ranks import describe_critical_path
 

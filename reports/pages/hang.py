@@ -1,11 +1,12 @@
-"""A stuck job: who waits for whom, what each rank does, and the operations that cannot finish."""
+"""A stuck or failed job: who waits for whom, what each rank does, and how the ranks ended."""
 
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
 from zprof.model.cursor import Cursor, read
-from zprof.model.formatting import name_ranks, printable, shorten
+from zprof.model.endings import RankEnd, describe_end, describe_moment, name_place
+from zprof.model.formatting import format_ns, name_ranks, printable, shorten
 from zprof.model.hang import (
     MAX_RANKS,
     Hang,
@@ -44,6 +45,7 @@ from zprof.reports.table import (
     Table,
     make_number_columns,
     make_table,
+    make_text_column,
 )
 
 _MAX_CULPRITS, _MAX_FRAMES, _MAX_WAITS, _MAX_TEXT_ROWS = 8, 8, 6, 8
@@ -74,6 +76,7 @@ _LOG_STATES = "entered, not entered, or past the operation in which its group is
 _SOURCE = Column(title="by its", kind=Kind.TEXT, help="kind of line in the log that shows it")
 #: Minimum width of a screen's table for the name of a group beside its role.
 _WIDE = 100
+_MAX_RANKS, _MAX_LINES = 8, 6
 
 
 def build_hang_section(report: Report) -> tuple[Section, ...]:
@@ -458,3 +461,36 @@ def _format_ranges(ranks: Sequence[int]) -> str:
         else:
             parts.append([rank, rank])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def build_ending_section(report: Report) -> tuple[Section, ...]:
+    """Build the section; empty if no rank failed, or nothing is known of how."""
+    ends = report.endings
+    if not ends:
+        return ()
+    columns = (
+        *make_number_columns("rank", "ended after"),
+        make_text_column("how"),
+        Column(title="when", kind=Kind.NAME, wide=True),
+        Column(title="in", kind=Kind.NAME, wide=True),
+    )
+    table = make_table(
+        "How the ranks ended",
+        columns,
+        [_make_row(end) for end in ends[:_MAX_RANKS]],
+        total=len(ends),
+        noun="ranks",
+    )
+    first = ends[0]
+    words = Code(
+        title=f"last words of rank {first.rank}",
+        lines=tuple(printable(line) for line in first.last_words[-_MAX_LINES:]),
+    )
+    lead = "The first one first; times since the recording started."
+    return make_section("endings", "How the ranks ended", lead, table, words if words.lines else None)
+
+
+def _make_row(end: RankEnd) -> tuple[str, ...]:
+    after = "" if end.after_ns is None else format_ns(end.after_ns)
+    how = describe_end(end)
+    return str(end.rank), after, how, describe_moment(end).removesuffix(", "), name_place(end)

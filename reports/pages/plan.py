@@ -1,13 +1,14 @@
-"""The page of a plan: what fits, what is fastest, the job, and the predicted memory and time of a device."""
+"""The page of a plan: what fits, what is fastest, the job, memory and time of a device, the assumptions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from zprof.model.cursor import Cursor, get
 from zprof.model.formatting import format_percent
 from zprof.model.job import Assumed, Job, Shape
-from zprof.model.plan import SCHEME_NAMES, ZERO_STAGES, Plan, PlanVerification
-from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value
+from zprof.model.plan import SCHEME_NAMES, ZERO_STAGES, Assumption, Outlook, Plan, PlanVerification
+from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value, strip_unit
 from zprof.model.report import VerdictStatus
+from zprof.model.time import LEDGER_NAMES
 from zprof.reports.page import (
     Facts,
     Item,
@@ -19,11 +20,11 @@ from zprof.reports.page import (
     VerdictBlock,
     make_section,
 )
-from zprof.reports.pages.assumptions import build_plan_assumptions
 from zprof.reports.pages.findings import build_gap_section
 from zprof.reports.pages.head import MARKS
 from zprof.reports.pages.plan_sensitivity import build_sensitivity_charts, build_sensitivity_tables
 from zprof.reports.pages.plan_tables import (
+    AXES,
     build_component_table,
     build_degree_table,
     build_memory_table,
@@ -43,9 +44,91 @@ from zprof.reports.pages.plan_tables import (
     read_known_peak,
     read_state_bytes,
 )
+from zprof.reports.pages.tenants import tenant_name
 
+STEP = "wall_ns"
+_NAMES = {**LEDGER_NAMES, "efficiency_ratio": "efficiency"}
 #: Schemes within this share of the fastest count as equally fast.
 _EQUAL_SPEED_RATIO = 0.01
+
+
+def build_plan_assumptions(plan: Plan, *, brief: bool) -> tuple[Section, ...]:
+    """Build the section with the assumptions of a plan; figures are grouped by scheme."""
+    return _build_assumption_section(plan.assumptions, _list_plan_uses(plan), brief=brief)
+
+
+def build_outlook_assumptions(outlook: Outlook) -> ItemList | None:
+    """Build the list of the assumptions of predictions."""
+    return _build_assumption_list(outlook.assumptions, _list_outlook_uses(outlook), brief=False)
+
+
+def build_whatif_assumptions(outlook: Outlook, *, brief: bool) -> tuple[Section, ...]:
+    """Build the section with the assumptions of predictions."""
+    return _build_assumption_section(outlook.assumptions, _list_outlook_uses(outlook), brief=brief)
+
+
+def _build_assumption_section(
+    assumptions: Mapping[str, Assumption], uses: Iterator[tuple[str, str, str]], *, brief: bool
+) -> tuple[Section, ...]:
+    item_list = _build_assumption_list(assumptions, uses, brief=brief)
+    lead = "Each predicted figure depends on one of these assumptions."
+    note = "in full: --assumptions" if brief else ""
+    return make_section("basis", "Assumptions", lead, item_list, note=note)
+
+
+def _build_assumption_list(
+    assumptions: Mapping[str, Assumption], uses: Iterator[tuple[str, str, str]], *, brief: bool
+) -> ItemList | None:
+    """Return the assumptions sorted by key; ``uses``: (key, figure, scheme)."""
+    figures_by_key: dict[str, dict[str, dict[str, None]]] = {key: {} for key in assumptions}
+    for key, figure, scheme in uses:
+        figures_by_key.setdefault(key, {}).setdefault(figure, {})[scheme] = None
+    items = []
+    for key, assumption in sorted(assumptions.items()):
+        figures = _format_figures(figures_by_key[key])
+        details = ((("figures", figures),) if figures else ()) + list_assumption_details(assumption)
+        items.append(Item(label=key, text=assumption.formula, details=details))
+    return ItemList(items=tuple(items), brief=brief, noun="assumptions") if items else None
+
+
+def list_assumption_details(assumption: Assumption) -> tuple[tuple[str, str], ...]:
+    """List where an assumption comes from, and what it leaves out, each with its name."""
+    details = (("source", assumption.source), ("limitation", assumption.deviation))
+    return tuple((name, text) for name, text in details if text)
+
+
+def format_term_name(name: str, period: str) -> str:
+    """Format the name of a term, such as ``exposed wait`` for ``exposed_wait_ns``; the step by its period."""
+    return period if name == STEP else _NAMES.get(name) or strip_unit(name)
+
+
+def _format_figures(uses: Mapping[str, Mapping[str, None]]) -> str:
+    """Format the figures grouped by scheme, such as ``gradients, parameters (ZeRO-3); ...``."""
+    by_schemes: dict[tuple[str, ...], list[str]] = {}
+    for figure, schemes in uses.items():
+        by_schemes.setdefault(tuple(schemes), []).append(figure)
+    return "; ".join(
+        f"{', '.join(names)} ({', '.join(schemes)})" if any(schemes) else ", ".join(names)
+        for schemes, names in by_schemes.items()
+    )
+
+
+def _list_plan_uses(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    for row in plan.rows:
+        scheme = SCHEME_NAMES[row.scheme]
+        for term in row.terms:
+            name = tenant_name(term.tenant)
+            yield term.assumption, f"{name}: {term.sub.replace('_', ' ')}" if term.sub else name, scheme
+        for link in row.links:
+            yield link.assumption, f"bytes, {AXES[link.axis]}", scheme
+        for leaf, key in row.step.assumptions.items() if row.step else ():
+            yield key, format_term_name(leaf, "step"), scheme
+
+
+def _list_outlook_uses(outlook: Outlook) -> Iterator[tuple[str, str, str]]:
+    for prediction in outlook.predictions:
+        for entry in (*prediction.step, *prediction.memory):
+            yield entry.assumption, format_term_name(entry.name, outlook.period), ""
 
 
 def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:

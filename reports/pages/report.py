@@ -3,8 +3,11 @@
 Its section on time in detail: steps, units, message sizes, link fits, and the clocks of the ranks.
 """
 
-from zprof.model.cursor import Cursor
-from zprof.model.report import Report
+from msgspec.structs import replace
+
+from zprof.model.cursor import Cursor, get, read
+from zprof.model.quantities import Unit
+from zprof.model.report import Report, SecondOpinion
 from zprof.model.time import LEDGER_NAMES, Alignment
 from zprof.reports.page import Page, Section, make_section
 from zprof.reports.pages.collectives import (
@@ -14,24 +17,27 @@ from zprof.reports.pages.collectives import (
     build_unit_table,
 )
 from zprof.reports.pages.compare import build_difference_section, build_run_section
-from zprof.reports.pages.endings import build_ending_section
 from zprof.reports.pages.findings import build_finding_section, build_gap_section
-from zprof.reports.pages.hang import build_hang_section
+from zprof.reports.pages.hang import build_ending_section, build_hang_section
 from zprof.reports.pages.head import build_head_blocks
 from zprof.reports.pages.ledger import build_ledger_section, read_terms
-from zprof.reports.pages.memory import build_memory_detail_section, build_memory_section
+from zprof.reports.pages.memory import (
+    build_history_sections,
+    build_memory_detail_section,
+    build_memory_section,
+)
 from zprof.reports.pages.memory_allocations import build_stack_section
 from zprof.reports.pages.memory_changes import build_group_change_section, build_rank_spread_section
 from zprof.reports.pages.memory_device import build_device_section, build_out_of_memory_section
-from zprof.reports.pages.memory_snapshots import build_history_sections
 from zprof.reports.pages.memory_timeline import build_timeline_section
 from zprof.reports.pages.ranks import build_rank_section
-from zprof.reports.pages.second_opinion import build_second_opinion_section
 from zprof.reports.pages.whatif import build_outlook_sections
 from zprof.reports.table import (
     MAX_ROWS,
     UNKNOWN,
+    Cell,
     Table,
+    make_name_column,
     make_number_columns,
     make_table,
     make_text_column,
@@ -39,6 +45,16 @@ from zprof.reports.table import (
 
 _MAX_TEXT_ROWS, _MAX_TEXT_CLOCKS = 12, 8
 _US = 1_000
+_MAX_TEXT_RANKS, _MAX_TEXT_STREAMS = 8, 16
+_BOUNDS = {
+    "cpu_bound": "cpu",
+    "gpu_compute_bound": "compute",
+    "gpu_communication_bound": "communication",
+    "gpu_kernel_kernel_overhead": "gaps",
+    "gpu_kernel_launch_overhead": "launch",
+}
+_WAITS = ("host_wait_ns", "kernel_wait_ns", "other_ns")
+_NOTE = "Each rank on its own: a collective on the path includes the time it waits for other ranks."
 
 
 def build_report_page(report: Report) -> Page:
@@ -153,4 +169,65 @@ def _format_clock_row(alignment: Alignment, rank: int) -> tuple[str, ...]:
         f"{alignment.rank_uncertainty_ns.get(rank, alignment.uncertainty_ns) / _US:.1f}",
         UNKNOWN if interval is None else f"{interval[0] / _US:+.1f} to {interval[1] / _US:+.1f}",
         UNKNOWN if drift is None else f"{drift / 1000:+.2f}",
+    )
+
+
+def build_second_opinion_section(report: Report) -> tuple[Section, ...]:
+    """Build the section; empty if it was not requested or gave no results (the gaps give the reason)."""
+    opinion = report.second_opinion
+    if opinion is None:
+        return ()
+    lead = "Results of another tool for the same ranks."
+    return make_section(
+        "second-opinion",
+        "Second opinion",
+        lead,
+        make_table(
+            "Second opinion",
+            (
+                make_text_column("rank"),
+                make_name_column("window"),
+                *make_number_columns("length", unit="ms"),
+                *make_number_columns(*_BOUNDS.values(), unit="%"),
+            ),
+            [
+                _make_path_row(rank)
+                for rank in Cursor(report).second_opinion.per_rank
+                if get(rank.critical_path)
+            ],
+            unit="ms",
+            note=f"{opinion.source}: what bounds each rank's critical path",
+            notes=(_NOTE,),
+            max_text_rows=_MAX_TEXT_RANKS,
+            noun="ranks",
+        ),
+        _build_idle_table(report, opinion),
+    )
+
+
+def _make_path_row(rank: Cursor) -> tuple[Cell, ...]:
+    path = rank.critical_path
+    shares = (replace(read(path.shares[bound]), unit=Unit.RATIO) for bound in _BOUNDS)
+    return (str(get(rank.rank)), get(path.window), read(path.length_ns, in_ms=True), *shares)
+
+
+def _build_idle_table(report: Report, opinion: SecondOpinion) -> Table | None:
+    rows: list[tuple[Cell, ...]] = []
+    for rank in Cursor(report).second_opinion.per_rank:
+        for idle in rank.idle:
+            waits = [read(idle[field], in_ms=True) for field in _WAITS]
+            if any(wait.number for wait in waits):
+                rows.append((str(get(rank.rank)), str(get(idle.stream)), *waits))
+    return make_table(
+        "Idle streams",
+        (
+            make_text_column("rank"),
+            *make_number_columns("stream"),
+            *make_number_columns("for the host", "between kernels", "other", unit="ms"),
+        ),
+        rows,
+        unit="ms",
+        note=f"{opinion.source}: time without work, by the cause of the wait",
+        max_text_rows=_MAX_TEXT_STREAMS,
+        noun="streams",
     )

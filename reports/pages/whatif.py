@@ -24,15 +24,15 @@ from zprof.reports.page import (
     VerdictBlock,
     make_section,
 )
-from zprof.reports.pages.assumptions import (
+from zprof.reports.pages.findings import build_gap_list, build_gap_section
+from zprof.reports.pages.head import build_modelled_notes
+from zprof.reports.pages.names import describe_run, format_steps
+from zprof.reports.pages.plan import (
     STEP,
     build_outlook_assumptions,
     build_whatif_assumptions,
     format_term_name,
 )
-from zprof.reports.pages.findings import build_gap_list, build_gap_section
-from zprof.reports.pages.head import build_modelled_notes
-from zprof.reports.pages.names import describe_run, format_steps
 from zprof.reports.pages.plan_tables import SHORT, make_plan_table
 from zprof.reports.pages.tenants import UNTAGGED, largest_rank
 from zprof.reports.table import Column, Kind, Mark, Row, Table, format_cell, make_text_column

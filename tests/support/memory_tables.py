@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.run_tables import table_of_rows
 from zprof.analysis.columns import Columns
 from zprof.analysis.memory.live_bytes import RankLives, read_rank_lives
-from zprof.analysis.memory.steps_and_phases import read_timeline
+from zprof.analysis.memory.tables import read_timeline
 from zprof.model.tenants import PRECEDENCE
 
 US = 1_000

@@ -10,8 +10,7 @@ the recorded steps was higher, without a reason: low confidence.
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.memory.early_peaks import find_early_peaks
-from zprof.analysis.memory.largest_rank import find_largest_rank, limit_confidence
+from zprof.analysis.memory.largest_rank import find_early_peaks, find_largest_rank, limit_confidence
 from zprof.analysis.signal import Untested, make_fact
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import ANY, Fix, choose_fix

@@ -20,12 +20,13 @@ backward's own gradients then rise is unknown, so the lower bound is 0.
 from collections.abc import Mapping
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.memory.forward_gradients import are_gradients_kept, read_forward_gradients
 from zprof.analysis.memory.largest_rank import (
     LargestRank,
+    are_gradients_kept,
     find_largest_rank,
     is_worth,
     limit_confidence,
+    read_forward_gradients,
 )
 from zprof.analysis.memory.model_structure import compute_state_shares
 from zprof.analysis.signal import Untested, make_fact

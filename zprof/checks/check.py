@@ -35,7 +35,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from zprof.analysis.compare.intervals import (
+from zprof.analysis.compare.differences import (
     Interval,
     compute_difference_interval,
     compute_range,

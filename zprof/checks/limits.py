@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.compare.intervals import ratio_samples
+from zprof.analysis.compare.differences import ratio_samples
 from zprof.checks.baseline import find_highest_peak
 from zprof.model.baseline import Baseline, CollectiveBaseline, MemoryBaseline, TimeBaseline
 from zprof.model.comparison import Figure, Limit, LimitRow, Sense

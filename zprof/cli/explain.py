@@ -34,8 +34,8 @@ class ExplainCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the page of the finding, or the list."""
         from zprof.reports.finding_pages import find_cause, read_page
+        from zprof.reports.layout import render_markdown_text
         from zprof.reports.pages.small_pages import build_finding_list_page
-        from zprof.reports.terminal import render_markdown_text
 
         if arguments.list and arguments.finding is not None:
             raise BadInput("pass one finding or --list", hint="for example: zprof explain ZP301")

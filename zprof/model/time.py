@@ -28,8 +28,6 @@ LEDGER_NAMES: Mapping[str, str] = {
     "idle_ns": "idle",
     "unexplained_ns": "unexplained",
 }
-
-
 #: What a figure is a total of.
 PER_STEP, IN_WINDOW = "per step", "in the window"
 
@@ -446,3 +444,21 @@ class Time(Struct, frozen=True, kw_only=True):
     def total_name(self) -> str:
         """The name of what the ledger's terms sum to."""
         return "total" if self.is_whole else "step"
+
+
+def pick_rank_and_step(time: Time, rank: int | None = None) -> tuple[int, int] | None:
+    """Return the rank with the most time outside compute, and its median step by wall time.
+
+    Args:
+        time: The measured times.
+        rank: Pick the step of this rank.
+
+    Returns:
+        None if no step of the rank, or of any, was timed.
+    """
+    ranks = [entry for entry in time.per_rank if rank is None or entry.rank == rank]
+    worst = max(ranks, key=lambda entry: entry.wall_ns - entry.compute_ns, default=None)
+    if worst is None:
+        return None
+    steps = sorted((step.wall_ns, step.step) for step in time.steps if step.rank == worst.rank)
+    return (worst.rank, steps[len(steps) // 2][1]) if steps else None

@@ -39,7 +39,7 @@ class Displayed:
 
     def _repr_html_(self) -> str:
         """Return the short page for a notebook: its own style, no scripts, names escaped."""
-        from zprof.reports.html_fragment import render_html_fragment
+        from zprof.reports.html import render_html_fragment
 
         return render_html_fragment(self._build_short_page())
 

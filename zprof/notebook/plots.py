@@ -176,7 +176,7 @@ class RunPlots(ReportPlots):
             MissingData: the rank or the step was not timed.
         """
         from zprof.analysis.step_timeline.build import build_step_model
-        from zprof.analysis.step_timeline.default_step import pick_rank_and_step
+        from zprof.model.time import pick_rank_and_step
         from zprof.notebook.lane_chart import build_lane_chart
         from zprof.reports.svg_charts import draw_lanes
 

@@ -25,8 +25,7 @@ from zprof.model.quantities import Bound, Bounds, Unit, Value, find_unit
 from zprof.model.report import Report
 from zprof.model.time import SPLIT_BOUNDS, CollectiveTime, LateReason
 from zprof.reports.finding_pages import read_page
-from zprof.reports.layout import wrap
-from zprof.reports.pages.assumptions import list_assumption_details
+from zprof.reports.layout import render_markdown_text, wrap
 from zprof.reports.pages.collectives import name_collective
 from zprof.reports.pages.compare_table import describe_compared
 from zprof.reports.pages.findings import format_location, worth
@@ -34,9 +33,9 @@ from zprof.reports.pages.hang import describe_standing, describe_wait
 from zprof.reports.pages.ledger import build_ledger_table
 from zprof.reports.pages.memory_allocations import describe_allocation
 from zprof.reports.pages.memory_formulas import describe_formula_check
+from zprof.reports.pages.plan import list_assumption_details
 from zprof.reports.pages.whatif import FIGURES, read_figures
 from zprof.reports.table import Cell, Column, Kind, Opens, Row, Table
-from zprof.reports.terminal import render_markdown_text
 from zprof.tui.help_texts import format_gaps, get_export, list_screen_gaps
 from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import Popup, TextPopup

@@ -185,7 +185,7 @@ def keep_selection(report: Report, current: Selection) -> Selection:
 
 def pick_selection(report: Report) -> Selection:
     """Return the rank and step to show first; without a timed step, the first rank."""
-    from zprof.analysis.step_timeline.default_step import pick_rank_and_step
+    from zprof.model.time import pick_rank_and_step
 
     picked = pick_rank_and_step(report.time)
     if picked is None:

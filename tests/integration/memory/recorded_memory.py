@@ -21,8 +21,7 @@ from zprof.analysis.memory.live_bytes import (
     list_devices,
     read_rank_lives,
 )
-from zprof.analysis.memory.steps_and_phases import read_timeline
-from zprof.analysis.memory.tables import TENANT_CODES, read_checked_table
+from zprof.analysis.memory.tables import TENANT_CODES, read_checked_table, read_timeline
 from zprof.model.memory import Memory, RankMemory
 from zprof.model.tenants import Tenant
 from zprof.model.training import Phase

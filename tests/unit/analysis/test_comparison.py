@@ -9,10 +9,10 @@ from tests.support.memories import memory_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.compare.differences import (
     compare,
+    compute_bootstrap_interval,
     find_comparison_gaps,
     subtract_memory,
 )
-from zprof.analysis.compare.intervals import compute_bootstrap_interval
 from zprof.model.gaps import GapKind
 from zprof.model.report import Comparison, EqualWork, WorkUnit
 from zprof.model.tenants import Tenant

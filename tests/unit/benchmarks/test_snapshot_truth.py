@@ -16,7 +16,7 @@ from benchmarks.snapshot_truth.phases import PhaseComparison, compare_phases, fi
 from benchmarks.snapshot_truth.recorded import export_run
 from benchmarks.snapshot_truth.variants import VARIANTS
 from tests.support.memory_runs import T0, alloc, full, write
-from zprof.analysis.memory.steps_and_phases import Timeline
+from zprof.analysis.memory.tables import Timeline
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.memory import HistoryWindow
 from zprof.model.tenants import Tenant

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.support.analyses import Scenario, analysis_of
 from tests.support.check_runs import BASE, MS, Made, at_least, check_run, judged, limit
-from zprof.analysis.compare.intervals import ratio_samples
+from zprof.analysis.compare.differences import ratio_samples
 from zprof.checks.limits import find_late_rank
 from zprof.diagnosis.diagnose import diagnose
 from zprof.model.comparison import Limit

@@ -22,7 +22,7 @@ from zprof.model.report import Report
 from zprof.notebook.plots import Chart
 from zprof.notebook.report import DiagnosedRun, make_displayed
 from zprof.reports.formats import DIAGNOSES, FORMATS, by_name
-from zprof.reports.html_fragment import scope_style
+from zprof.reports.html import scope_style
 
 CHARTS = ("ledger", "units", "memory", "heatmap", "timeline")
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -15,9 +15,9 @@ from zprof.model.formatting import format_bytes
 from zprof.model.report import Report
 from zprof.reports.formats import by_name
 from zprof.reports.page import AreaChart
-from zprof.reports.pages import heat
-from zprof.reports.pages.heat import Measured, heat_map, split_evenly
+from zprof.reports.pages import ranks
 from zprof.reports.pages.memory_timeline import MAX_POINTS, build_timeline_section, find_highest_curve
+from zprof.reports.pages.ranks import Measured, heat_map, split_evenly
 from zprof.reports.pages.tenants import ORDER
 from zprof.reports.svg_memory import render
 
@@ -29,8 +29,8 @@ def test_a_cell_has_the_worst_of_what_shares_it() -> None:
     entries[501] = Measured(rank=501, step=0, ns=90_000_000)
     found = heat_map("x", entries)
     assert found is not None
-    assert len(found.rows) == heat.MAX_ROWS
-    ((name, cells),) = [row for row in found.rows if row[1][0].level == heat.LEVELS - 1]
+    assert len(found.rows) == ranks.MAX_HEAT_ROWS
+    ((name, cells),) = [row for row in found.rows if row[1][0].level == ranks.LEVELS - 1]
     assert cells[0].text == "90.0"
     low, high = name.removeprefix("rank ").split("-")
     assert int(low) <= 501 <= int(high)

@@ -24,9 +24,9 @@ from zprof.model.formatting import display_width, printable
 from zprof.model.report import Report
 from zprof.reports import junit, sarif, svg_memory
 from zprof.reports.check_ci import render_github, render_junit, render_sarif
-from zprof.reports.escape import escape_log_line, escape_prose, format_code, format_code_block, format_command
 from zprof.reports.formats import render_page_html, render_page_markdown, render_page_text
 from zprof.reports.html import build_chart_data
+from zprof.reports.layout import escape_log_line, escape_prose, format_code, format_code_block, format_command
 from zprof.reports.page import AreaChart, AxisMark, Page, Paragraph, Section, Series, VerdictBlock
 from zprof.reports.pages.check import build_check_page
 from zprof.reports.pages.compare import build_compare_page

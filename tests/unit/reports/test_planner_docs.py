@@ -11,11 +11,10 @@ from pathlib import Path
 from zprof.cli.entry import parse
 from zprof.model.job import PRESETS
 from zprof.model.plan import Assumption
-from zprof.planner import plan
-from zprof.planner.whatif import outlook
+from zprof.planner import plan, whatif
 
 PAGE = Path(__file__).parents[3] / "docs/planner.md"
-KNOWN: Mapping[str, Assumption] = {**plan.ASSUMPTIONS, **outlook.ASSUMPTIONS}
+KNOWN: Mapping[str, Assumption] = {**plan.ASSUMPTIONS, **whatif.ASSUMPTIONS}
 _PART = re.compile(r"(<!-- assumptions: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 HEAD = ("assumption", "formula", "source", "deviates")
 

@@ -12,12 +12,12 @@ from zprof.model.findings import read_index
 from zprof.model.formatting import display_width
 from zprof.reports.finding_pages import find_cause, read_page
 from zprof.reports.formats import by_name, render_page_text
+from zprof.reports.layout import render_markdown_text
 from zprof.reports.page import Page
 from zprof.reports.pages.small_pages import (
     build_baseline_page,
     build_changes_page,
 )
-from zprof.reports.terminal import render_markdown_text
 
 #: Causes that have a page of their own.
 

@@ -17,6 +17,7 @@ from zprof.reports.layout import (
     page_columns,
     render_bar,
     render_heading,
+    render_markdown_text,
     wrap,
 )
 from zprof.reports.page import GAPS, Card, Code, Item, ItemList, Note, Page, VerdictBlock, make_section
@@ -30,9 +31,7 @@ from zprof.reports.table import (
     make_number_columns,
     make_text_column,
 )
-from zprof.reports.terminal import render_markdown_text
-from zprof.reports.text import render_text
-from zprof.reports.text_table import render_table
+from zprof.reports.text import render_table, render_text
 
 
 @given(st.text(alphabet="ab 層…1%", max_size=400), st.integers(0, 30))

@@ -14,8 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns, Groups
-from zprof.analysis.compare.differences import MIN_STEPS
-from zprof.analysis.compare.intervals import Interval, compute_difference_interval, find_side
+from zprof.analysis.compare.differences import MIN_STEPS, Interval, compute_difference_interval, find_side
 from zprof.analysis.time.ledger import STEP_COLUMNS
 from zprof.model.comparison import ComparedRow, Figure, JudgedRow, Judgement, RowPlace, SectionKind, Sense
 from zprof.model.gaps import Gap, GapKind

@@ -7,14 +7,18 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.hang.classify import classify, is_passed
-from zprof.analysis.hang.describe import describe_divergence, describe_rank, describe_roots
-from zprof.analysis.hang.flight import Entry, Group, History, OwnOrder, Progress, RankFlight
+from zprof.analysis.hang.describe import (
+    classify,
+    describe_divergence,
+    describe_rank,
+    describe_roots,
+    is_passed,
+)
+from zprof.analysis.hang.flight import Entry, Group, History, OwnOrder, Progress, RankFlight, Signatures
 from zprof.analysis.hang.judge_logs import judge_logs
 from zprof.analysis.hang.operations import Job, PendingOperation, is_symmetric
 from zprof.analysis.hang.order import Divergence, find_divergences
 from zprof.analysis.hang.read_flight import read_flight
-from zprof.analysis.hang.signatures import Signatures
 from zprof.analysis.hang.waits import Root, find_roots
 from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.gaps import Gap, GapKind

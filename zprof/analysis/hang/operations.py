@@ -13,8 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.hang.flight import Entry, Group, Progress, RankFlight
-from zprof.analysis.hang.signatures import Signatures
+from zprof.analysis.hang.flight import Entry, Group, Progress, RankFlight, Signatures
 
 #: Operations that finish on one rank only after all have entered; in others the root may leave first.
 _SYMMETRIC = (

@@ -18,8 +18,8 @@ from zprof.analysis.hang.flight import (
     OwnOrder,
     Progress,
     RankFlight,
+    Signatures,
 )
-from zprof.analysis.hang.signatures import Signatures
 from zprof.model.collectives import CLOCK_GROUP
 from zprof.model.findings import SourceLocation
 from zprof.run.reader import Run

@@ -14,8 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns
-from zprof.analysis.memory.allocator_terms import AllocatorTerms, compute_terms
-from zprof.analysis.memory.history import History
+from zprof.analysis.memory.history import AllocatorTerms, History, compute_terms
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import DeviceMemory

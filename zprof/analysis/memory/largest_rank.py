@@ -1,5 +1,7 @@
-"""Find the rank with the largest peak, and measure what a change would free of it."""
+"""Find the rank with the largest peak, its early peaks and gradients, and what a change would free of it."""
 
+import bisect
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
@@ -8,8 +10,17 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.signal import Untested
 from zprof.analysis.user_code import find_user_frame
 from zprof.model.findings import Confidence, SourceLocation
-from zprof.model.memory import Allocation, Basis, DeviceMemory, MemoryPart, PhasePeak, RankMemory
-from zprof.model.tenants import Tenant
+from zprof.model.memory import (
+    Allocation,
+    Basis,
+    DeviceMemory,
+    MemoryPart,
+    MemoryTimeline,
+    PhasePeak,
+    RankMemory,
+)
+from zprof.model.tenants import DISPLAY_ORDER, Tenant
+from zprof.model.training import Engine, Phase
 
 #: Returns the bytes that a change removes in a phase, given its name and each tenant's bytes at its peak.
 Removable = Callable[[str, Mapping[Tenant, int]], float]
@@ -23,6 +34,9 @@ MISSING_DEVICE = Untested(
     reason="the GPU's allocator and driver were not sampled at the peak",
     remedy="record on the GPU machine with the memory window on: zprof.steps(memory=2)",
 )
+_ABOVE_RATIO = 0.10
+#: Minimum share of a step's gradients in a forward, so that a few late ones do not count.
+_HALF_RATIO = 0.5
 
 
 class LargestRank(Struct, frozen=True, kw_only=True):
@@ -112,7 +126,6 @@ _WORTH_BYTES = 1 << 20
 #: Share of bytes attributed by rules about stacks and sizes above which the confidence is limited.
 _GUESSED_RATIO = 0.10
 _MOSTLY_GUESSED_RATIO = 0.50
-
 _CONFIDENCE_ORDER = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 
 
@@ -170,3 +183,128 @@ def _max_activations(analysis: RunAnalysis, largest: LargestRank) -> int:
         if timeline.rank == largest.rank:
             held += timeline.tenants.get(Tenant.ACTIVATIONS.value, ())
     return max([largest.of(Tenant.ACTIVATIONS), *held])
+
+
+class EarlyPeak(Struct, frozen=True, kw_only=True):
+    """A peak before the first step, or outside of the recorded ones; ``tenant``: the largest."""
+
+    rank: int
+    before_bytes: int
+    steady_bytes: int
+    tenant: str = ""
+
+
+def find_early_peaks(analysis: RunAnalysis) -> list[EarlyPeak]:
+    """Return the peaks above those of the steps, by the allocator's counters if the start is unknown."""
+    return _list_recorded_peaks(analysis) if analysis.memory.init else _list_counted_peaks(analysis)
+
+
+def _list_recorded_peaks(analysis: RunAnalysis) -> list[EarlyPeak]:
+    steady = {(entry.rank, entry.device): entry.peak_bytes for entry in analysis.memory.per_rank}
+    above = [
+        entry
+        for entry in analysis.memory.init
+        if _is_above(entry.peak_bytes, steady.get((entry.rank, entry.device), 0))
+    ]
+    return [
+        EarlyPeak(
+            rank=entry.rank,
+            before_bytes=entry.peak_bytes,
+            steady_bytes=steady[entry.rank, entry.device],
+            tenant=max(DISPLAY_ORDER, key=lambda tenant: entry.tenants.get(tenant, 0)).value,
+        )
+        for entry in above
+    ]
+
+
+def _list_counted_peaks(analysis: RunAnalysis) -> list[EarlyPeak]:
+    """Return peaks by the allocator's counters, without ranks whose recorded peak is a lower bound.
+
+    For these the maximum may belong to the steps.
+    """
+    known = [entry for entry in analysis.memory.per_rank if not entry.lower_bound]
+    steady = {(entry.rank, entry.device): entry.peak_bytes for entry in known}
+    above = [
+        (entry.rank, entry.peak_allocated_bytes, steady[entry.rank, entry.device])
+        for entry in analysis.memory.counters
+        if entry.peak_allocated_bytes
+        and _is_above(entry.peak_allocated_bytes, steady.get((entry.rank, entry.device), 0))
+    ]
+    return [EarlyPeak(rank=rank, before_bytes=before, steady_bytes=after) for rank, before, after in above]
+
+
+def _is_above(before_bytes: int, steady_bytes: int) -> bool:
+    more = before_bytes - steady_bytes
+    return steady_bytes > 0 and more >= max(_WORTH_BYTES, _ABOVE_RATIO * steady_bytes)
+
+
+class ForwardGradients(Struct, frozen=True, kw_only=True):
+    """Gradient bytes in the forwards of each step, in order; if not ``in_steps``, one value for all steps."""
+
+    levels: tuple[tuple[int, ...], ...]
+    in_steps: bool
+
+    @property
+    def first_bytes(self) -> int:
+        """Gradient bytes alive at the first forward of every step: the minimum over the steps."""
+        return min(levels[0] for levels in self.levels)
+
+    @property
+    def max_bytes(self) -> int:
+        """Maximum gradient bytes in any forward."""
+        return max(max(levels) for levels in self.levels)
+
+    @property
+    def grows_over_micro_batches(self) -> bool:
+        """True if in some step each forward, from the third, holds more than the previous one."""
+        return any(
+            len(levels) > 2 and all(low < high for low, high in itertools.pairwise(levels[1:]))
+            for levels in self.levels
+        )
+
+
+def read_forward_gradients(analysis: RunAnalysis, largest: LargestRank) -> ForwardGradients | None:
+    """Return the forwards of the largest rank, None if no forward was identified."""
+    timeline = next((t for t in analysis.memory.timelines if t.rank == largest.rank), None)
+    steps = _levels_by_step(timeline) if timeline else ()
+    if steps:
+        return ForwardGradients(levels=steps, in_steps=True)
+    held = [
+        phase.tenants.get(Tenant.GRADIENTS, 0)
+        for phase in largest.phases
+        if phase.phase == Phase.FORWARD.value
+    ]
+    return ForwardGradients(levels=((max(held),),), in_steps=False) if held else None
+
+
+def _levels_by_step(timeline: MemoryTimeline) -> tuple[tuple[int, ...], ...]:
+    begins = [time_ns for time_ns, _ in timeline.steps]
+    steps: dict[int, list[int]] = {}
+    ends = [time_ns for time_ns, _ in timeline.phases[1:]]
+    for (begin_ns, name), end_ns in itertools.zip_longest(timeline.phases, ends):
+        step = bisect.bisect_right(begins, begin_ns) - 1
+        if name == Phase.FORWARD.value and step >= 0:
+            # The minimum of the gradients in [begin, end): the bytes alive throughout.
+            gradients = timeline.tenants.get(Tenant.GRADIENTS.value, ())
+            first = bisect.bisect_left(timeline.time_ns, begin_ns)
+            last = len(timeline.time_ns) if end_ns is None else bisect.bisect_left(timeline.time_ns, end_ns)
+            level = min(gradients[first:last], default=None)
+            if level is not None:
+                steps.setdefault(step, []).append(level)
+    return tuple(tuple(levels) for _, levels in sorted(steps.items()))
+
+
+def are_gradients_kept(analysis: RunAnalysis, largest: LargestRank, forwards: ForwardGradients) -> bool:
+    """Return True if the first forward of each step still holds the gradients of the step before."""
+    held = forwards.first_bytes
+    # DDP's gradients are views of its buckets, which remain even if ``.grad`` is reset.
+    if analysis.training.engine == "ddp" and largest.of(Tenant.COMMUNICATION_BUFFERS) < _HALF_RATIO * held:
+        return False
+    # In DeepSpeed's ZeRO a rank's part of the gradients has memory that is allocated once.
+    if analysis.engine is Engine.DEEPSPEED and analysis.training.stage:
+        return False
+    states = largest.memory.state_bytes or {}
+    if held < max(1, _HALF_RATIO * states.get(Tenant.GRADIENTS, 0)):
+        return False
+    # else they may be accumulated, as intended
+    return forwards.in_steps or analysis.training.micro_batches <= 1

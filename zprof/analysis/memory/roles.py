@@ -1,9 +1,18 @@
-"""Resolve the tenant of each block over time: the active claim with the highest precedence wins.
+"""Join the allocator's blocks with the storages seen by hooks, and resolve the tenant of each over time.
 
 Tenants are resolved after the run; a live counter would mislabel the peak, because a gradient is only
 recognized when its hook fires, long after its bytes were allocated. A backdated claim is active from the
 allocation of the block, any other from when it was made. Blocks with lifetime claims only (the common case)
 are resolved vectorized.
+
+The active claim with the highest precedence wins.
+
+A storage recorded at t belongs to the block [t0, t1) at its address with t0 <= t + 2 us and t <= t1 + 200 us:
+it is recorded after the operator returns, with a different clock reading from the allocator's.
+
+On a CPU the free of a block may leave no event (it ran on a thread unknown to the profiler). Such a block
+ends when its storage is released or its address is reused, whichever is first; otherwise it stays live, as an
+upper bound.
 """
 
 import heapq
@@ -16,10 +25,214 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.memory.join import Blocks
-from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Bool, Claims, Int
-from zprof.model.tenants import Tenant
+from zprof.analysis.memory.tables import FOREVER, TENANT_CODES, UNTAGGED, Bool, Claims, Int, Lives
+from zprof.model.tenants import BACKEND_SCRATCH, OPERATOR_WORKSPACE, Tenant
 from zprof.model.training import Phase
+
+MAX_EARLY_NS = 2_000
+MAX_LATE_NS = 200_000
+_TEMPORARY_SUBS = {Phase.BACKWARD.value: "act_grad", Phase.OPTIMIZER.value: "optimizer"}
+
+
+class AddressIndex:
+    """Allocations by (address, begin); both are replaced by their rank, so that one int64 key sorts them."""
+
+    def __init__(self, address: Int, begin_ns: Int) -> None:
+        self._addresses: Int = np.unique(address)
+        self._times: Int = np.unique(begin_ns)
+        keys = self._make_keys(address, begin_ns)
+        self._order: Int = np.argsort(keys, kind="stable").astype(np.int64)
+        self._sorted: Int = keys[self._order]
+
+    def find_last_until(self, address: Int, time_ns: Int) -> Int:
+        """Return the last allocation at each address at or before each time; -1 if there is none."""
+        keys = self._make_keys(address, time_ns)
+        return self._find_rows(np.searchsorted(self._sorted, keys, side="right") - 1, keys)
+
+    def find_first_after(self, address: Int, time_ns: Int) -> Int:
+        """Return the first allocation at each address after each time; -1 if there is none."""
+        keys = self._make_keys(address, time_ns)
+        return self._find_rows(np.searchsorted(self._sorted, keys, side="right"), keys)
+
+    def _make_keys(self, address: Int, time_ns: Int) -> Int:
+        code = np.searchsorted(self._addresses, address).astype(np.int64)
+        known = code < len(self._addresses)
+        known[known] = self._addresses[code[known]] == address[known]
+        rank = np.searchsorted(self._times, time_ns, side="right").astype(np.int64)
+        return np.where(known, code * (len(self._times) + 1) + rank, -1)
+
+    def _find_rows(self, position: Int, keys: Int) -> Int:
+        span = len(self._times) + 1
+        inside = (position >= 0) & (position < len(self._sorted)) & (keys >= 0)
+        rows_found = np.full(len(keys), -1, dtype=np.int64)
+        same = self._sorted[position[inside]] // span == keys[inside] // span
+        rows = np.flatnonzero(inside)[same]
+        rows_found[rows] = self._order[position[rows]]
+        return rows_found
+
+
+class Blocks(Struct, frozen=True, kw_only=True):
+    """All memory blocks known to have been live in the window, each counted once.
+
+    ``tenant`` and ``sub`` apply to unclaimed blocks. ``tracked``: returned by an operator of the window.
+    ``open``: the end is unknown. ``owner`` is the block of each storage row.
+    """
+
+    address: Int
+    begin_ns: Int
+    end_ns: Int
+    bytes: Int
+    tenant: Int
+    sub: npt.NDArray[np.object_]
+    module: npt.NDArray[np.object_]
+    operator: npt.NDArray[np.object_]
+    phase: npt.NDArray[np.object_]
+    tracked: Bool
+    open: Bool
+    owner: Int
+
+    def __len__(self) -> int:
+        return len(self.begin_ns)
+
+
+class _StorageBlocks(Struct):
+    """Blocks known from storages alone."""
+
+    begin_ns: list[int]
+    end_ns: list[int]
+    bytes: list[int]
+    address: list[int]
+
+
+def join_storages(storages: Lives, allocations: Lives, window_begin_ns: int) -> Blocks:
+    """Return one block per allocation, and one per storage without a recorded allocation."""
+    index = AddressIndex(allocations.address, allocations.begin_ns)
+    owner = _find_owners(storages, allocations, index)
+    ends, unknown = _find_ends(allocations, storages, owner, index)
+    lone = _make_storage_blocks(storages, owner, index, window_begin_ns, len(allocations))
+    lone_begins, lone_address = _to_ints(lone.begin_ns), _to_ints(lone.address)
+    reuse = index.find_first_after(lone_address, lone_begins)
+    reused_ns = np.where(reuse >= 0, _take_rows(allocations.begin_ns, reuse), FOREVER)
+    lone_ends = np.minimum(_to_ints(lone.end_ns), reused_ns)
+    total = len(allocations) + len(lone_begins)
+    tracked = np.zeros(total, dtype=bool)
+    tracked[owner[storages.known & ~storages.before_window]] = True
+    # The storage row of each block: the first made by an operator, else the first, else -1.
+    representative = np.full(total, -1, dtype=np.int64)
+    for rows in (np.flatnonzero(~storages.known)[::-1], np.flatnonzero(storages.known)[::-1]):
+        representative[owner[rows]] = rows
+    storage = representative
+    begins = np.concatenate([allocations.begin_ns, lone_begins])
+    tenant, sub = _label_unclaimed(tracked, storage, storages, allocations)
+    return Blocks(
+        address=np.concatenate([allocations.address, lone_address]),
+        begin_ns=begins,
+        end_ns=np.maximum(begins, np.concatenate([ends, lone_ends])),
+        bytes=np.concatenate([allocations.bytes, _to_ints(lone.bytes)]),
+        tenant=tenant,
+        sub=sub,
+        module=_pick_rows(storages.module, storage),
+        operator=np.concatenate(
+            [allocations.operator, _pick_rows(storages.operator, storage)[len(allocations) :]]
+        ),
+        phase=_pick_rows(storages.phase, storage),
+        tracked=tracked,
+        open=np.concatenate([unknown, np.zeros(len(lone_begins), dtype=bool)]),
+        owner=owner,
+    )
+
+
+def _find_owners(storages: Lives, allocations: Lives, index: AddressIndex) -> Int:
+    """Return the row of the allocation behind each storage; -1 if there is none.
+
+    The allocation that was live when the storage was recorded takes precedence over one that started shortly
+    after or ended shortly before.
+    """
+    live = index.find_last_until(storages.address, storages.begin_ns)
+    live = np.where(_is_recorded_in_lifetime(storages, allocations, live, 0), live, -1)
+    near = index.find_last_until(storages.address, storages.begin_ns + MAX_EARLY_NS)
+    near = np.where(_is_recorded_in_lifetime(storages, allocations, near, MAX_LATE_NS), near, -1)
+    return np.where(storages.before_window, -1, np.where(live >= 0, live, near))
+
+
+def _is_recorded_in_lifetime(storages: Lives, allocations: Lives, row: Int, late_ns: int) -> Bool:
+    """Mark storages recorded before the end of their candidate, or at most ``late_ns`` after it."""
+    end = _take_rows(allocations.end_ns, row)
+    limit = np.where(end == FOREVER, FOREVER, end + late_ns)
+    return (row >= 0) & (storages.begin_ns <= limit)
+
+
+def _find_ends(allocations: Lives, storages: Lives, owner: Int, index: AddressIndex) -> tuple[Int, Bool]:
+    """Return the end of each allocation, and a mask of the unknown ends."""
+    joined = owner >= 0
+    death = np.full(len(allocations), -1, dtype=np.int64)
+    np.maximum.at(death, owner[joined], storages.end_ns[joined])
+    reuse = index.find_first_after(allocations.address, allocations.begin_ns)
+    reused_ns = np.where(reuse >= 0, _take_rows(allocations.begin_ns, reuse), FOREVER)
+    unseen = allocations.end_ns == FOREVER
+    closed = np.minimum(np.where(death >= 0, death, FOREVER), reused_ns)
+    ends = np.where(unseen, closed, allocations.end_ns)
+    return ends, unseen & (ends == FOREVER) & (death < 0)
+
+
+def _make_storage_blocks(
+    storages: Lives, owner: Int, index: AddressIndex, window_begin_ns: int, offset: int
+) -> _StorageBlocks:
+    """Return blocks for the storages without an allocation, and fill in their ``owner``.
+
+    A storage not made by an operator of the window existed before it. Two such storages at the same address
+    and time are two storage objects of one block.
+    """
+    lone = _StorageBlocks([], [], [], [])
+    latest: dict[int, int] = {}
+    has_earlier_allocation = index.find_last_until(storages.address, storages.begin_ns) >= 0
+    for row in np.flatnonzero(owner < 0):
+        address, begin, end = (
+            int(column[row]) for column in (storages.address, storages.begin_ns, storages.end_ns)
+        )
+        made_in_window = bool(storages.known[row]) and not storages.before_window[row]
+        block = latest.get(address)
+        if block is not None and not made_in_window and lone.end_ns[block] > begin:
+            lone.end_ns[block] = max(lone.end_ns[block], end)
+            lone.bytes[block] = max(lone.bytes[block], int(storages.bytes[row]))
+        else:
+            if not made_in_window and block is None and not has_earlier_allocation[row]:
+                begin = min(begin, window_begin_ns)
+            block = latest[address] = len(lone.begin_ns)
+            lone.begin_ns.append(begin)
+            lone.end_ns.append(end)
+            lone.bytes.append(int(storages.bytes[row]))
+            lone.address.append(address)
+        owner[row] = offset + block
+    return lone
+
+
+def _label_unclaimed(
+    tracked: Bool, storage: Int, storages: Lives, allocations: Lives
+) -> tuple[Int, npt.NDArray[np.object_]]:
+    """Return tenant and sub of unclaimed blocks, from the operator that allocated them."""
+    total, count = len(tracked), len(allocations)
+    tenant = np.full(total, UNTAGGED, dtype=np.int64)
+    sub = np.full(total, "", dtype=object)
+    phase = _pick_rows(storages.phase, storage)
+    tenant[tracked] = TENANT_CODES[Tenant.TEMPORARY_BUFFERS]
+    sub[tracked] = [_TEMPORARY_SUBS.get(name, "op_output") for name in phase[tracked]]
+    hidden = np.flatnonzero(~tracked[:count])
+    scratch, work = hidden[allocations.collective[hidden]], hidden[~allocations.collective[hidden]]
+    work = work[allocations.known[work]]
+    tenant[scratch], sub[scratch] = TENANT_CODES[Tenant.COMMUNICATION_BUFFERS], BACKEND_SCRATCH
+    tenant[work], sub[work] = TENANT_CODES[Tenant.TEMPORARY_BUFFERS], OPERATOR_WORKSPACE
+    return tenant, sub
+
+
+def _pick_rows(column: npt.NDArray[np.object_], rows: Int) -> npt.NDArray[np.object_]:
+    picked = np.full(len(rows), None, dtype=object)
+    picked[rows >= 0] = column[rows[rows >= 0]]
+    return picked
+
+
+def _to_ints(values: list[int]) -> Int:
+    return np.array(values, dtype=np.int64)
 
 
 class Segments(Struct, frozen=True, kw_only=True):

@@ -15,11 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns, Groups
-from zprof.analysis.memory.allocator_terms import AllocatorTerms, compute_terms, merge_segments
 from zprof.analysis.memory.attribution.assign import sum_tenant_bytes
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants, TenantLedger, get_tenant_name
 from zprof.analysis.memory.attribution.frames import StackIndex
-from zprof.analysis.memory.breakdown import MAX_PARTS, find_phase_peaks
+from zprof.analysis.memory.breakdown import MAX_PARTS, find_phase_peaks, thin_recording
 from zprof.analysis.memory.device_terms import (
     ALLOCATED_PEAK,
     RESERVED_PEAK,
@@ -28,25 +27,28 @@ from zprof.analysis.memory.device_terms import (
     make_device_memory,
 )
 from zprof.analysis.memory.history import (
+    AllocatorTerms,
     History,
+    compute_terms,
     find_live_blocks,
     find_reserved_peak,
     list_history_devices,
+    merge_segments,
     read_history,
 )
 from zprof.analysis.memory.live_bytes import compute_live_curve
-from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_result
 from zprof.analysis.memory.roles import tenant_name
 from zprof.analysis.memory.snapshot_device import SnapshotDevice, read_snapshot_device
-from zprof.analysis.memory.stack_groups import list_largest_groups
-from zprof.analysis.memory.stack_tree import build_stack_tree
-from zprof.analysis.memory.steps_and_phases import (
+from zprof.analysis.memory.stacks import build_stack_tree, list_largest_groups
+from zprof.analysis.memory.state_checks import RankMemoryResult, make_unknown_result
+from zprof.analysis.memory.tables import (
+    UNTAGGED,
+    Int,
     Timeline,
     find_annotated_phase,
     find_annotated_step,
+    read_checked_table,
 )
-from zprof.analysis.memory.tables import UNTAGGED, Int, read_checked_table
-from zprof.analysis.memory.thinning import thin_recording
 from zprof.model.endings import OutOfMemory
 from zprof.model.findings import Confidence
 from zprof.model.formatting import format_bytes, format_percent

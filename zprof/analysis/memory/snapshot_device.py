@@ -18,15 +18,15 @@ from zprof.analysis.memory.history import (
     find_allocated_peak,
     find_live_blocks,
 )
-from zprof.analysis.memory.join import Blocks
 from zprof.analysis.memory.live_bytes import RankLives, compute_live_curve
-from zprof.analysis.memory.roles import Segments
-from zprof.analysis.memory.steps_and_phases import (
+from zprof.analysis.memory.roles import Blocks, Segments
+from zprof.analysis.memory.tables import (
+    Int,
     Timeline,
     list_annotated_phases,
     list_annotated_steps,
+    make_empty_lives,
 )
-from zprof.analysis.memory.tables import Int, make_empty_lives
 from zprof.model.memory import HistoryWindow, WindowKind
 from zprof.model.training import Phase
 

@@ -1,4 +1,4 @@
-"""Measure each rank's model states, check them against the ZeRO formula, and explain differences.
+"""Define the result of a rank's memory, measure its model states, and check them against the ZeRO formula.
 
 A cause is listed only if it predicts the measured bytes to within 1 %. If two fit, both are listed; if none
 does, the difference is "not explained".
@@ -14,8 +14,22 @@ from zprof.analysis.facts import read_declared_engine
 from zprof.analysis.memory.live_bytes import RankLives
 from zprof.analysis.memory.tables import Int
 from zprof.analysis.zero_formulas import TenantFormula, compute_tenant_formulas
+from zprof.model.endings import OutOfMemory
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.memory import NOT_EXPLAINED, FormulaCheck
+from zprof.model.memory import (
+    NOT_EXPLAINED,
+    Allocation,
+    AllocatorCounters,
+    DeviceMemory,
+    FormulaCheck,
+    HistoryWindow,
+    MemoryTimeline,
+    ModulePeak,
+    PeakGrowth,
+    PhasePeak,
+    RankMemory,
+    StackTree,
+)
 from zprof.model.tenants import Tenant
 from zprof.model.training import Engine, TrainingFacts
 
@@ -329,3 +343,34 @@ def _sum_rounding_bytes(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:
     """Return the excess of blocks over their tensors: on a GPU a step counter takes 512 bytes."""
     size, block = tensor_bytes[lives.segments.block[rows]], lives.segments.bytes[rows]
     return int((block - size)[(size > 0) & (size < block)].sum())
+
+
+class RankMemoryResult(Struct, frozen=True, kw_only=True):
+    """Leaves of one rank, from a live recording or from a snapshot.
+
+    ``per_rank``, ``states`` and ``timelines`` have at most one entry, for the rank's own device. The formula
+    checks and the choice of timelines to show are made once all ranks are available.
+    """
+
+    per_rank: tuple[RankMemory, ...] = ()
+    top: tuple[Allocation, ...] = ()
+    phases: tuple[PhasePeak, ...] = ()
+    modules: tuple[ModulePeak, ...] = ()
+    states: tuple[MeasuredStates, ...] = ()
+    devices: tuple[DeviceMemory, ...] = ()
+    counters: tuple[AllocatorCounters, ...] = ()
+    host: tuple[RankMemory, ...] = ()
+    init: tuple[RankMemory, ...] = ()
+    timelines: tuple[MemoryTimeline, ...] = ()
+    stacks: tuple[StackTree, ...] = ()
+    windows: tuple[HistoryWindow, ...] = ()
+    growth: tuple[PeakGrowth, ...] = ()
+    out_of_memory: tuple[OutOfMemory, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+
+def make_unknown_result(rank: int, reason: str, remedy: str) -> RankMemoryResult:
+    """Return an empty result for a rank, with the reason as a gap."""
+    return RankMemoryResult(
+        gaps=(Gap(kind=GapKind.MEMORY, what="memory", rank=rank, reason=reason, remedy=remedy),)
+    )

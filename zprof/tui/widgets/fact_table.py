@@ -19,7 +19,7 @@ from textual.widgets.data_table import RowKey
 from zprof.model.formatting import display_width, printable, shorten
 from zprof.model.quantities import Value
 from zprof.reports.table import Bar, Cell, Column, Mark, Row, Table
-from zprof.reports.text_table import format_table_note
+from zprof.reports.text import format_table_note
 from zprof.tui.keys import Where, bindings
 from zprof.tui.table_view import MAX_ROWS, filter_lines, get_bar_columns, get_text, select_columns, sort_lines
 from zprof.tui.theme import get_look

@@ -10,9 +10,15 @@ from benchmarks.snapshot_truth.segments import MIB, UNIT
 from tests.support.snapshot_histories import entry_times, history, tables_of
 from tests.support.snapshots import random_history
 from zprof.analysis.columns import Columns
-from zprof.analysis.memory.allocator_terms import AllocatorTerms, compute_terms
 from zprof.analysis.memory.device_terms import DeviceMoment, OutsideTerms, make_device_memory
-from zprof.analysis.memory.history import History, find_allocated_peak, find_reserved_peak, read_history
+from zprof.analysis.memory.history import (
+    AllocatorTerms,
+    History,
+    compute_terms,
+    find_allocated_peak,
+    find_reserved_peak,
+    read_history,
+)
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.model.memory import DeviceMemory

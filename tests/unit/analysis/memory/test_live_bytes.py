@@ -5,8 +5,7 @@ import numpy as np
 from tests.support.memory_tables import Tables, at
 from tests.support.run_tables import table_of_rows
 from zprof.analysis.memory.live_bytes import compute_live_curve, find_peak
-from zprof.analysis.memory.steps_and_phases import read_timeline
-from zprof.analysis.memory.tables import FOREVER
+from zprof.analysis.memory.tables import FOREVER, read_timeline
 
 
 def ints(*values: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.memory_runs import T0, alloc, analyse, marks, role, sample
 from tests.support.run_tables import table_of_rows
 from zprof.analysis.memory.analyse import MemoryAnalysis
-from zprof.analysis.memory.peak_reconciliation import read_counters
+from zprof.analysis.memory.live_bytes import read_counters
 from zprof.model.memory import AllocatorCounters, Basis
 
 

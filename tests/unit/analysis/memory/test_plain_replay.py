@@ -13,8 +13,13 @@ from tests.support.plain_replay import Moment, replay_plainly
 from tests.support.real_traces import TRACES
 from tests.support.run_tables import table_of
 from tests.support.snapshots import random_history
-from zprof.analysis.memory.allocator_terms import compute_terms
-from zprof.analysis.memory.history import History, find_allocated_peak, find_reserved_peak, read_history
+from zprof.analysis.memory.history import (
+    History,
+    compute_terms,
+    find_allocated_peak,
+    find_reserved_peak,
+    read_history,
+)
 from zprof.collectors.pickle_sandbox import load_plain_data
 from zprof.collectors.snapshot.convert import convert_snapshot
 

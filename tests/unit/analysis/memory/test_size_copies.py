@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.analysis.memory.attribution.size_copies import find_repeated_set, fit_copies, select_model_sizes
+from zprof.analysis.memory.attribution.census import find_repeated_set, fit_copies, select_model_sizes
 
 KIB = 1 << 10
 #: Sizes that are no multiples of one another by 2 or 4, so that a copy has one explanation.

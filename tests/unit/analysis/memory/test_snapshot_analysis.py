@@ -13,17 +13,17 @@ from tests.support.snapshot_histories import MAIN, STATE, Training, at, tables_o
 from tests.support.snapshots import random_history
 from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.frames import StackIndex
+from zprof.analysis.memory.breakdown import thin_recording
 from zprof.analysis.memory.history import find_allocated_peak, read_history
-from zprof.analysis.memory.rank_result import RankMemoryResult
 from zprof.analysis.memory.snapshot import analyse_snapshot_rank
 from zprof.analysis.memory.snapshot_device import make_history_lives
-from zprof.analysis.memory.steps_and_phases import (
+from zprof.analysis.memory.state_checks import RankMemoryResult
+from zprof.analysis.memory.tables import (
     find_annotated_phase,
     find_annotated_step,
     list_annotated_phases,
     list_annotated_steps,
 )
-from zprof.analysis.memory.thinning import thin_recording
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant

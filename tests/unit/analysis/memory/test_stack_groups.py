@@ -22,15 +22,14 @@ from tests.support.snapshot_histories import (
     written,
 )
 from tests.support.snapshots import random_history
+from zprof.analysis.memory.analyse import compare_groups
 from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.frames import StackIndex
-from zprof.analysis.memory.group_changes import compare_groups
 from zprof.analysis.memory.history import find_allocated_peak, find_live_blocks, read_history
-from zprof.analysis.memory.rank_result import RankMemoryResult
 from zprof.analysis.memory.snapshot import analyse_snapshot_rank, measure_growth
-from zprof.analysis.memory.stack_groups import MAX_GROUPS, list_largest_groups
-from zprof.analysis.memory.stack_tree import MAX_NODES, build_stack_tree
-from zprof.analysis.memory.steps_and_phases import Timeline
+from zprof.analysis.memory.stacks import MAX_GROUPS, MAX_NODES, build_stack_tree, list_largest_groups
+from zprof.analysis.memory.state_checks import RankMemoryResult
+from zprof.analysis.memory.tables import Timeline
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.memory import Memory, StackNodeKind
 

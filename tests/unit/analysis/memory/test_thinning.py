@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.memory_tables import TABLES, Tables, at
-from zprof.analysis.memory.thinning import MAX_POINTS, thin_recording
+from zprof.analysis.memory.breakdown import MAX_POINTS, thin_recording
 from zprof.model.memory import MemoryTimeline
 
 

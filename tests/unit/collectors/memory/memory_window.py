@@ -10,7 +10,7 @@ from torch import nn
 from tests.support.run_tables import table_of
 from zprof.analysis.columns import Columns
 from zprof.analysis.memory.live_bytes import RankLives, read_rank_lives
-from zprof.analysis.memory.steps_and_phases import read_timeline
+from zprof.analysis.memory.tables import read_timeline
 from zprof.collectors.logs import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector, Optimizers
 from zprof.model.gaps import Gap

@@ -18,7 +18,11 @@ from zprof.model.quantities import Value
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant
 from zprof.reports.page import Bars, Note, Section
-from zprof.reports.pages.memory import build_memory_detail_section, build_memory_section
+from zprof.reports.pages.memory import (
+    build_history_sections,
+    build_memory_detail_section,
+    build_memory_section,
+)
 from zprof.reports.pages.memory_allocations import (
     build_allocation_table,
     describe_allocation,
@@ -27,7 +31,6 @@ from zprof.reports.pages.memory_allocations import (
 from zprof.reports.pages.memory_changes import build_rank_spread_section
 from zprof.reports.pages.memory_device import build_device_section, build_out_of_memory_section
 from zprof.reports.pages.memory_formulas import build_formula_table, describe_formula_check, describe_states
-from zprof.reports.pages.memory_snapshots import build_history_sections
 from zprof.reports.pages.tenants import peak_bytes, select_largest_ranks
 from zprof.reports.table import Mark, Opens, Table, format_cell
 from zprof.tui.screens.memory import build_tables

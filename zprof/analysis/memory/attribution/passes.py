@@ -21,10 +21,9 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from zprof.analysis.memory.attribution.origins import Origin
+from zprof.analysis.memory.attribution.frames import Origin
 from zprof.analysis.memory.history import HeldBlocks
-from zprof.analysis.memory.steps_and_phases import PhaseRange
-from zprof.analysis.memory.tables import FOREVER, Bool, Int
+from zprof.analysis.memory.tables import FOREVER, Bool, Int, PhaseRange
 from zprof.model.training import Phase
 
 NONE, FORWARD, BACKWARD, OPTIMIZER = 0, 1, 2, 3
