@@ -1,13 +1,11 @@
 """Find which rank of a job ended first, in which operation, and when in its recording."""
 
 import re
-from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from zprof.analysis.user_code import make_user_location
 from zprof.model.endings import EndMoment, RankEnd
-from zprof.model.findings import SourceLocation
 from zprof.run.endings import read_endings
 from zprof.run.reader import Run
 
@@ -60,30 +58,22 @@ def _get_time(end: RankEnd | None) -> int:
 
 def _describe_end(run: Run, end: RankEnd) -> RankEnd:
     """Return the end with the operation, the line of the program, and the step."""
-    moment, step = _find_moment(run, end)
+    manifest, last = run.rank_manifests.get(end.rank), run.last_step(end.rank)
+    moment, step = EndMoment.BEFORE_STEPS, None
+    if manifest is not None and manifest.status == "complete":
+        moment = EndMoment.AFTER_STEPS
+    elif last is not None:
+        moment, step = EndMoment.IN_STEP, last + 1
     after_ns = None if end.time_ns is None else max(0, end.time_ns - run.manifest.created_ns)
     found = (
         make_user_location(each.file, each.line, each.function, run.manifest.folder) for each in end.stack
     )
     location = next((each for each in found if each is not None), None)
-    operation = "" if end.has_left else _find_operation(end.stack)
-    return replace(end, moment=moment, step=step, after_ns=after_ns, location=location, operation=operation)
-
-
-def _find_moment(run: Run, end: RankEnd) -> tuple[EndMoment | None, int | None]:
-    manifest, last = run.rank_manifests.get(end.rank), run.last_step(end.rank)
-    if manifest is not None and manifest.status == "complete":
-        return EndMoment.AFTER_STEPS, None
-    if last is None:
-        return EndMoment.BEFORE_STEPS, None
-    return EndMoment.IN_STEP, last + 1
-
-
-def _find_operation(stack: Sequence[SourceLocation]) -> str:
-    """Return the outermost collective of torch.distributed in a stack."""
+    # The outermost collective of torch.distributed in the stack.
     calls = [
         frame.function
-        for frame in stack
+        for frame in end.stack
         if "distributed_c10d" in frame.file and _COLLECTIVES.fullmatch(frame.function)
     ]
-    return calls[-1] if calls else ""
+    operation = calls[-1] if calls and not end.has_left else ""
+    return replace(end, moment=moment, step=step, after_ns=after_ns, location=location, operation=operation)

@@ -1,7 +1,7 @@
 """Describe what was recorded, from the manifests; infer the engine if the program did not declare it."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from zprof.analysis.time.events import list_names
 from zprof.model.formatting import escape_surrogates
@@ -37,6 +37,11 @@ _MAX_NAME = 200
 def describe_run(run: Run) -> RunFacts:
     """Return the facts of a run without reading any table."""
     manifest, ranks = run.manifest, run.rank_manifests.values()
+    slowing = [
+        EngineSetting(name=name, value=manifest.environment[name], effect=SettingEffect.SYNCHRONISES)
+        for name, values in _SLOWING_VARIABLES.items()
+        if manifest.environment.get(name, "").upper() in values
+    ]
     return RunFacts(
         name=escape_surrogates(run.path.resolve().name).removesuffix(".zprof"),
         source=manifest.source,
@@ -49,15 +54,8 @@ def describe_run(run: Run) -> RunFacts:
         engine=manifest.training.engine,
         stage=manifest.training.stage,
         modelled=manifest.training.modelled,
-        settings=(*manifest.training.settings, *_list_slowing_variables(manifest.environment)),
+        settings=(*manifest.training.settings, *slowing),
     )
-
-
-def _list_slowing_variables(environment: Mapping[str, str]) -> Iterator[EngineSetting]:
-    for name, values in _SLOWING_VARIABLES.items():
-        value = environment.get(name, "")
-        if value.upper() in values:
-            yield EngineSetting(name=name, value=value, effect=SettingEffect.SYNCHRONISES)
 
 
 def read_declared_engine(facts: TrainingFacts) -> Engine | None:

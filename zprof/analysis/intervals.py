@@ -12,6 +12,9 @@ Intervals = npt.NDArray[np.int64]
 
 EMPTY: Intervals = np.empty((0, 2), dtype=np.int64)
 EMPTY.setflags(write=False)
+#: No instants, or no other integers.
+NO_INTS: Int64s = np.empty(0, dtype=np.int64)
+NO_INTS.setflags(write=False)
 _FIRST_NS, _LAST_NS = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 

@@ -110,14 +110,10 @@ def compute_expected_volume(facts: TrainingFacts) -> int | None:
     }[stage]
     elements = psi + facts.padding_elements
     within_shards = (gathers * size + reductions * reduced) * elements if ranks > 1 else 0
-    return within_shards + _compute_replica_volume(facts, elements, reductions * reduced)
-
-
-def _compute_replica_volume(facts: TrainingFacts, elements: int, reduced_bytes: int) -> int:
-    """Return the bytes of the all-reduces of shards between replicas; a stage without shards has none."""
-    if not facts.stage or not facts.shard_ranks or (facts.replica_ranks or 1) == 1:
-        return 0
-    return _shard_bytes(elements, 2 * reduced_bytes, facts.shard_ranks)
+    if not stage or not ranks or replicas == 1:
+        return within_shards
+    # The all-reduces of shards between replicas; a stage without shards has none.
+    return within_shards + _shard_bytes(elements, 2 * reductions * reduced, ranks)
 
 
 def compute_engine_volume(facts: TrainingFacts) -> int | None:

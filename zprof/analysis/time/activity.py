@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from zprof.analysis.columns import Mask
-from zprof.analysis.intervals import EMPTY, NO_TIMES, Int64s, Intervals, union
+from zprof.analysis.intervals import EMPTY, NO_INTS, Int64s, Intervals, union
 from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.events import EventView
 
@@ -37,12 +37,12 @@ class NamedWork(Struct, frozen=True, kw_only=True):
     """
 
     names: tuple[str, ...] = ()
-    code: Int64s = NO_TIMES
+    code: Int64s = NO_INTS
     times: Int64s = _NO_KERNELS
-    stream: Int64s = NO_TIMES
+    stream: Int64s = NO_INTS
     copies: Mask = _NO_MASK
     memcpy: Mask = _NO_MASK
-    passes: Int64s = NO_TIMES
+    passes: Int64s = NO_INTS
 
     def __len__(self) -> int:
         return len(self.code)
@@ -105,9 +105,9 @@ def _matches(pattern: re.Pattern[str], name: str) -> bool:
 class DeviceSteps(Struct, frozen=True, kw_only=True):
     """Device ranges of steps, one row per stream and step: from the first to the last work of that step."""
 
-    number: Int64s = NO_TIMES
+    number: Int64s = NO_INTS
     spans: Intervals = EMPTY
-    stream: Int64s = NO_TIMES
+    stream: Int64s = NO_INTS
 
 
 class RankActivity(Struct, frozen=True, kw_only=True):
@@ -136,13 +136,13 @@ class RankActivity(Struct, frozen=True, kw_only=True):
     work: Intervals = EMPTY
     nameless: Intervals = EMPTY
     unlaunched: Intervals = EMPTY
-    unlaunched_stream: Int64s = NO_TIMES
-    lost_launches: Int64s = NO_TIMES
+    unlaunched_stream: Int64s = NO_INTS
+    lost_launches: Int64s = NO_INTS
     first_call: Intervals = EMPTY
     steps: DeviceSteps = field(default_factory=DeviceSteps)
-    awaits_until: Int64s = NO_TIMES
+    awaits_until: Int64s = NO_INTS
     kernels: Int64s = _NO_KERNELS
-    kernel_stream: Int64s = NO_TIMES
+    kernel_stream: Int64s = NO_INTS
     named: NamedWork = field(default_factory=NamedWork)
 
     def on(self, clock: RankClock) -> "RankActivity":

@@ -12,7 +12,6 @@ from zprof.analysis.columns import Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, subtract, union
 from zprof.analysis.time.activity import (
     DeviceSteps,
-    NamedWork,
     RankActivity,
     collect_named_work,
     find_outermost,
@@ -22,7 +21,6 @@ from zprof.analysis.time.events import (
     CALL_CATEGORIES,
     NO_STREAM,
     WORK_CATEGORIES,
-    DeviceRoles,
     EventColumns,
     EventView,
     assign_device_roles,
@@ -70,6 +68,8 @@ def read_device_activity(events: pa.Table | EventColumns, collectives: pa.Table)
     calls = view.spans[view.match_categories(*CALL_CATEGORIES)]
     call_ns = launches.call_ns[compute[work]]
     spans = view.spans[compute]
+    launch_ns = view.spans[:, 0].copy()
+    launch_ns[work] = np.where(launches.call_ns == UNKNOWN_NS, launch_ns[work], launches.call_ns)
     return RankActivity(
         on_device=True,
         compute=merged,
@@ -88,15 +88,14 @@ def read_device_activity(events: pa.Table | EventColumns, collectives: pa.Table)
         awaits_until=_find_awaited_launches(view, merged, compute, work, launches),
         kernels=np.column_stack((np.where(call_ns == UNKNOWN_NS, spans[:, 0], call_ns), spans)),
         kernel_stream=view.stream[compute],
-        named=_collect_named_device_work(view, roles, launches),
+        named=collect_named_work(
+            view,
+            compute,
+            launch_ns,
+            view.match_categories(_HOST_RANGES),
+            roles.copies & view.match_categories("gpu_memcpy"),
+        ),
     )
-
-
-def _collect_named_device_work(view: EventView, roles: DeviceRoles, launches: Launches) -> NamedWork:
-    launch = view.spans[:, 0].copy()
-    launch[roles.work] = np.where(launches.call_ns == UNKNOWN_NS, launch[roles.work], launches.call_ns)
-    copies = roles.copies & view.match_categories("gpu_memcpy")
-    return collect_named_work(view, roles.compute, launch, view.match_categories(_HOST_RANGES), copies)
 
 
 def _read_device_steps(view: EventView) -> DeviceSteps:

@@ -204,6 +204,10 @@ def find_awaited_launches(
 ) -> Int64s:
     """Return, per compute interval, the time before which an awaited collective must have been launched.
 
+    Compute awaits the last wait call between its launch and that of its predecessor on the stream. Work with
+    an unknown launch, or launched by the same call as its predecessor, gets ``AFTER_ALL_NS``, because its
+    waits are unknown.
+
     Args:
         compute: Disjoint intervals, sorted.
         starts: Start of each piece of work.
@@ -218,27 +222,16 @@ def find_awaited_launches(
     last_wait = np.empty(len(starts), dtype=np.int64)
     for stream in np.unique(streams).tolist():
         stream_rows = order[streams[order] == stream]
-        last_wait[stream_rows] = _last_wait_calls(
-            launched[stream_rows], np.sort(wait_calls[wait_calls[:, 0] == stream, 1])
-        )
+        own, calls = launched[stream_rows], np.sort(wait_calls[wait_calls[:, 0] == stream, 1])
+        before = np.concatenate(([BEFORE_ALL_NS], own[:-1]))
+        last = np.concatenate(([BEFORE_ALL_NS], calls))[np.searchsorted(calls, own, side="right")]
+        last = np.where(last > before, last, BEFORE_ALL_NS)
+        last_wait[stream_rows] = np.where((own == UNKNOWN_NS) | (own == before), AFTER_ALL_NS, last)
     awaited_launch = np.full(len(compute), BEFORE_ALL_NS, dtype=np.int64)
     index = np.searchsorted(compute[:, 0], starts[computes])
     first = compute[np.minimum(index, len(compute) - 1), 0] == starts[computes]
     np.maximum.at(awaited_launch, index[first], last_wait[computes][first])
     return awaited_launch
-
-
-def _last_wait_calls(launched: Int64s, calls: Int64s) -> Int64s:
-    """Return the last wait call between the launches of each piece of work and its predecessor on the stream.
-
-    Work with an unknown launch, or launched by the same call as its predecessor, gets ``AFTER_ALL_NS``,
-    because its waits are unknown.
-    """
-    before = np.concatenate(([BEFORE_ALL_NS], launched[:-1]))
-    index = np.searchsorted(calls, launched, side="right") - 1
-    last = np.where(index >= 0, np.append(calls, 0)[np.maximum(index, 0)], BEFORE_ALL_NS)
-    waited = np.where(last > before, last, BEFORE_ALL_NS)
-    return np.where((launched == UNKNOWN_NS) | (launched == before), AFTER_ALL_NS, waited).astype(np.int64)
 
 
 def find_awaited_by_compute(

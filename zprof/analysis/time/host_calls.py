@@ -29,7 +29,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from zprof.analysis.columns import Mask
-from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, union
+from zprof.analysis.intervals import EMPTY, NO_INTS, Int64s, Intervals, covered, intersect, intervals, union
 from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.events import CALL_CATEGORIES, EventColumns, EventView, decode_events
 from zprof.run.arrow_arrays import join_chunks, make_array, read_numbers
@@ -42,6 +42,7 @@ _PAGEABLE, _PINNED = "Pageable", "Pinned"
 _COPY_CALL = re.compile(r"(cuda|hip|cu)Memcpy\w*")
 _ASYNC = "Async"
 _OPERATOR = "aten::"
+_NO_MASK = np.empty(0, dtype=np.bool_)
 DEVICE_COPY_CATEGORIES = frozenset({"gpu_memcpy"})
 _CALL_CATEGORIES = ("cuda_runtime", "cuda_driver")
 PYTHON_CATEGORY = "python_function"
@@ -111,10 +112,6 @@ _SYNC_KINDS = (
 _NO_KIND = len(_KINDS)
 
 
-def _empty_codes() -> Int64s:
-    return np.empty(0, dtype=np.int64)
-
-
 class DeviceWaits(Struct, frozen=True, kw_only=True):
     """Waits of a rank's host, one row each, by start.
 
@@ -122,9 +119,9 @@ class DeviceWaits(Struct, frozen=True, kw_only=True):
     the calls, else the last of these calls.
     """
 
-    spans: Intervals = field(default_factory=lambda: EMPTY)
-    kind: Int64s = field(default_factory=_empty_codes)
-    operator: Int64s = field(default_factory=_empty_codes)
+    spans: Intervals = EMPTY
+    kind: Int64s = NO_INTS
+    operator: Int64s = NO_INTS
     names: tuple[str, ...] = ()
 
     def on(self, clock: RankClock) -> "DeviceWaits":
@@ -237,28 +234,16 @@ def _find_outermost_operators(view: EventView, calls: Int64s) -> Int64s:
     return found
 
 
-def _empty_spans() -> Intervals:
-    return EMPTY
-
-
-def _empty_int64s() -> Int64s:
-    return np.empty(0, dtype=np.int64)
-
-
-def _empty_mask() -> npt.NDArray[np.bool_]:
-    return np.empty(0, dtype=np.bool_)
-
-
 class HostCopies(Struct, frozen=True, kw_only=True):
     """Copies between host and device, one row per copy: ``spans``, ``size_bytes``, and ``to_host``.
 
     ``pending``: intervals in which a copy was requested but had not started.
     """
 
-    spans: Intervals = field(default_factory=_empty_spans)
-    size_bytes: Int64s = field(default_factory=_empty_int64s)
-    to_host: npt.NDArray[np.bool_] = field(default_factory=_empty_mask)
-    pending: Intervals = field(default_factory=_empty_spans)
+    spans: Intervals = EMPTY
+    size_bytes: Int64s = NO_INTS
+    to_host: npt.NDArray[np.bool_] = _NO_MASK
+    pending: Intervals = EMPTY
 
     def on(self, clock: RankClock) -> "HostCopies":
         """Return the same copies on the common clock."""
@@ -298,16 +283,16 @@ class HostCalls(Struct, frozen=True, kw_only=True):
     allocator: Intervals
     sync: Intervals
     loader: Intervals
-    limiter: Intervals = field(default_factory=_empty_spans)
-    optimizer: Intervals = field(default_factory=_empty_spans)
-    collective: Intervals = field(default_factory=_empty_spans)
-    read: Intervals = field(default_factory=_empty_spans)
-    compiled: Intervals = field(default_factory=_empty_spans)
-    alloc_times: Int64s = field(default_factory=_empty_int64s)
-    free_times: Int64s = field(default_factory=_empty_int64s)
+    limiter: Intervals = EMPTY
+    optimizer: Intervals = EMPTY
+    collective: Intervals = EMPTY
+    read: Intervals = EMPTY
+    compiled: Intervals = EMPTY
+    alloc_times: Int64s = NO_INTS
+    free_times: Int64s = NO_INTS
     copies: HostCopies = field(default_factory=HostCopies)
     waits: DeviceWaits = field(default_factory=DeviceWaits)
-    active: Intervals = field(default_factory=_empty_spans)
+    active: Intervals = EMPTY
     is_inference: bool = False
     has_stacks: bool = False
 
@@ -353,6 +338,8 @@ def select_host_calls(events: pa.Table | EventColumns) -> HostCalls:
     on_launch_thread = calls & np.isin(view.thread, launch_threads)
     waits = select_device_waits(view, launch_threads)
 
+    is_training = any(view.match_names(on_host, each.fullmatch).any() for each in (_OPTIMIZER, _BACKWARD))
+
     def select(rows: Mask, pattern: re.Pattern[str]) -> Intervals:
         return view.spans[view.match_names(rows, pattern.fullmatch)]
 
@@ -370,7 +357,7 @@ def select_host_calls(events: pa.Table | EventColumns) -> HostCalls:
         copies=select_host_copies(view),
         waits=waits,
         active=_find_active_spans(events, launch_threads),
-        is_inference=_is_inference(view, on_host),
+        is_inference=bool(view.match_categories("cpu_op").any()) and not is_training,
         has_stacks=_count_rows(events, PYTHON_CATEGORY) > _count_rows(events, "cpu_op"),
     )
 
@@ -394,12 +381,6 @@ def _find_active_spans(events: EventColumns, threads: Int64s) -> Intervals:
 
 def _count_rows(events: EventColumns, category: str) -> int:
     return int(np.count_nonzero(events.match_categories((category,))))
-
-
-def _is_inference(view: EventView, on_host: Mask) -> bool:
-    if not view.match_categories("cpu_op").any():
-        return False
-    return not any(view.match_names(on_host, each.fullmatch).any() for each in (_OPTIMIZER, _BACKWARD))
 
 
 def filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], object]) -> pa.Table:

@@ -98,12 +98,11 @@ def split_device_idle(idle: Intervals, moving: Intervals, pending: Intervals, ca
     without_pending_work = subtract(idle, pending)
     idle_in_empty_queue = idle[covered(without_pending_work, idle[:, 0], idle[:, 1]) > 0]
     in_limiter = covered(calls.limiter, calls.sync[:, 0], calls.sync[:, 1]) > 0
+    optimizer = subtract(intersect(without_pending_work, calls.optimizer), calls.sync)
     ordered = {
         IdlePart.LOADER: _extend_by_gap(calls.loader, idle),
         IdlePart.ALLOCATOR: _extend_by_gap(calls.allocator, idle),
-        IdlePart.OPTIMIZER: _keep_long(
-            subtract(intersect(without_pending_work, calls.optimizer), calls.sync)
-        ),
+        IdlePart.OPTIMIZER: optimizer[optimizer[:, 1] - optimizer[:, 0] >= _MIN_ON_HOST_NS],
         IdlePart.LIMITER: _extend_by_gap(calls.sync[in_limiter], idle),
         IdlePart.SYNC: _extend_by_gap(calls.sync[~in_limiter], idle),
         IdlePart.LAUNCH: intersect(idle_in_empty_queue, calls.active),
@@ -161,21 +160,14 @@ def _extend_by_gap(calls: Intervals, idle: Intervals) -> Intervals:
 
     The lead used up by a call is the queued work that the device ran during the call.
     """
+    if not len(idle) or not len(calls):
+        return union(calls)
     begin, end = calls.T
     lead = end - begin - covered(idle, begin, end)
-    return union(calls, _find_gaps_after(end, np.minimum(lead, MAX_GAP_AFTER_NS), idle))
-
-
-def _find_gaps_after(ends: Int64s, max_ns: Int64s, idle: Intervals) -> Intervals:
-    if not len(idle) or not len(ends):
-        return idle[:0]
-    index = np.maximum(np.searchsorted(idle[:, 0], ends, side="right") - 1, 0)
-    gap_end = np.where(idle[index, 0] <= ends, np.minimum(idle[index, 1], ends + max_ns), ends)
-    return intervals(ends, np.maximum(ends, gap_end))
-
-
-def _keep_long(spans: Intervals) -> Intervals:
-    return spans[spans[:, 1] - spans[:, 0] >= _MIN_ON_HOST_NS]
+    index = np.maximum(np.searchsorted(idle[:, 0], end, side="right") - 1, 0)
+    hidden_until = np.minimum(idle[index, 1], end + np.minimum(lead, MAX_GAP_AFTER_NS))
+    gap_end = np.where(idle[index, 0] <= end, hidden_until, end)
+    return union(calls, intervals(end, np.maximum(end, gap_end)))
 
 
 #: A wait that starts this soon after reading a scalar, or after such a wait, belongs to the read.

@@ -72,12 +72,16 @@ def median_of_most_ranks(analysis: RunAnalysis, *columns: str) -> float:
 def _most_ranks_per_step(analysis: RunAnalysis, columns: Sequence[str]) -> Floats:
     """Return the value that most ranks reach; for a single step without its longest occurrence.
 
+    That is the longest one of any of these parts, and 1 for counted waits.
     One step cannot show that a cost recurs from step to step, only that it recurs within the step.
     """
     rows = analysis.host
     step, totals = rows.ints("step"), sum_columns(rows, columns)
     if len(np.unique(step)) == 1:
-        totals = totals - _find_longest_occurrence(rows, columns)
+        parts = [f"{name.removesuffix('_ns')}_largest_ns" for name in columns]
+        longest = [rows.floats(name) for name in parts if name in rows]
+        counted = [rows.ints(name) > 0 for name in columns if name in _COUNT_COLUMNS]
+        totals = totals - np.max([np.zeros(len(rows)), *longest], axis=0) - sum(counted, np.zeros(len(rows)))
     return _reached_by_most_ranks(step, totals)
 
 
@@ -93,15 +97,6 @@ def _reached_by_most_ranks(steps: Int64s, values: Floats) -> Floats:
     _, first, ranks = np.unique(steps[order], return_index=True, return_counts=True)
     place = first + (MAX_EXEMPT_RANKS_RATIO * (ranks - 1)).astype(np.int64)
     return values[order][place]
-
-
-def _find_longest_occurrence(rows: Columns, columns: Sequence[str]) -> Floats:
-    """Return the longest occurrence of any of these parts; 1 for counted waits."""
-    parts = [name.removesuffix("_ns") + "_largest_ns" for name in columns]
-    longest = np.max([np.zeros(len(rows)), *(rows.floats(name) for name in parts if name in rows)], axis=0)
-    counted_waits = sum((rows.ints(name) > 0).astype(np.int64) for name in columns if name in _COUNT_COLUMNS)
-    total: Floats = longest + counted_waits
-    return total
 
 
 def find_worst_rank_mean(analysis: RunAnalysis, *columns: str) -> tuple[int, float]:

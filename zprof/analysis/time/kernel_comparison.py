@@ -166,7 +166,8 @@ def measure_slowdown_by_name(kernels: Columns) -> Slowdown:
     concurrent = float(rows.ints("beside_ns").sum())
     count = int(rows.ints("judged_count").sum())
     known = count >= MIN_KERNELS and judged >= MIN_JUDGED_RATIO * concurrent
-    factor = _compute_slowdown_factor(judged, excess) if known else 1.0
+    alone = judged - max(0.0, excess)
+    factor = judged / alone if known and alone > 0 else 1.0
     is_slowed = judged_ns >= SLOWDOWN_RATIO * (judged_ns - excess_ns)
     return Slowdown(
         factor=factor,
@@ -178,11 +179,6 @@ def measure_slowdown_by_name(kernels: Columns) -> Slowdown:
         concurrent_ns=concurrent,
         excess_ns=max(0.0, excess + (concurrent - judged) * (1 - 1 / factor)),
     )
-
-
-def _compute_slowdown_factor(judged_ns: float, excess_ns: float) -> float:
-    alone = judged_ns - max(0.0, excess_ns)
-    return judged_ns / alone if alone > 0 else 1.0
 
 
 def _median_slowdown(rows: Columns) -> float:

@@ -87,16 +87,18 @@ def _measure_late_hosts(analysis: RunAnalysis) -> LateHosts:
     mean_loss, median_loss = (
         (float(shared_loss.mean()), float(np.median(shared_loss))) if len(shared_loss) else (0.0, 0.0)
     )
+    steps, host = analysis.steps, analysis.host
+    under_collectives = [name for name in host.names if name.endswith("_under_ns")]
+    hidden_by_compute_ns = steps.ints("overlapped_ns").mean() - sum_columns(host, under_collectives).mean()
+    available_ns = max(0.0, float(steps.ints("compute_ns").mean() - max(0.0, hidden_by_compute_ns)))
     return LateHosts(
         wall_ns=mean_wall_ns(analysis),
         queued_ns=0.0 if has_device(analysis) else float(analysis.host.ints("queued_ns").mean()),
         idle_ns=max(mean_of_most_ranks(analysis, *columns), mean_loss),
         typical_ns=max(median_of_most_ranks(analysis, *columns), median_loss),
         exposed_ns=mean_of_most_ranks(analysis, "launch_exposed_ns"),
-        unhidden_ns=_measure_unhidden_ns(analysis),
-        communication_ns=float(
-            sum_columns(analysis.steps, ("exposed_wait_ns", "exposed_transfer_ns")).mean()
-        ),
+        unhidden_ns=max(0.0, mean_of_most_ranks(analysis, "launch_under_ns") - available_ns),
+        communication_ns=float(sum_columns(steps, ("exposed_wait_ns", "exposed_transfer_ns")).mean()),
     )
 
 
@@ -138,16 +140,6 @@ def _make_step_table(own_time: OwnTime, rows: Columns, columns: list[str]) -> Fl
     wanted = np.repeat(own_time.numbers, len(own_time.ranks)), np.tile(own_time.ranks, len(own_time.numbers))
     places = find_places(wanted, (rows.ints("step"), rows.ints("rank")))
     return sum_columns(rows, columns)[places].reshape(len(own_time.numbers), len(own_time.ranks))
-
-
-def _measure_unhidden_ns(analysis: RunAnalysis) -> float:
-    steps = analysis.steps
-    hidden_columns = [name for name in analysis.host.names if name.endswith("_under_ns")]
-    hidden_by_compute = float(steps.ints("overlapped_ns").mean()) - float(
-        sum_columns(analysis.host, hidden_columns).mean()
-    )
-    available_compute = float(steps.ints("compute_ns").mean()) - max(0.0, hidden_by_compute)
-    return max(0.0, mean_of_most_ranks(analysis, "launch_under_ns") - max(0.0, available_compute))
 
 
 def find_unseen_host(analysis: RunAnalysis, hosts: LateHosts, min_ratio: float) -> Untested | None:

@@ -98,18 +98,15 @@ class Suspect(Struct, frozen=True, kw_only=True):
 
 def noise_floor_of_delay_ns(analysis: RunAnalysis) -> float:
     """Return the delay that noise, clocks and scheduler time slices can cause."""
-    return max(
-        _ABOVE_NOISE * max_noise_floor_ns(analysis),
-        _ABOVE_CLOCK * get_clock_uncertainty_ns(analysis),
-        _scheduler_ns(analysis) if analysis.run.device == "cpu" else 0,
+    floor_ns = max(
+        _ABOVE_NOISE * max_noise_floor_ns(analysis), _ABOVE_CLOCK * get_clock_uncertainty_ns(analysis)
     )
-
-
-def _scheduler_ns(analysis: RunAnalysis) -> float:
+    if analysis.run.device != "cpu":
+        return floor_ns
     ranks, compute_ns = analysis.steps.group_by("rank"), analysis.steps.ints("compute_ns")
     deviation = np.abs(compute_ns - ranks.median(compute_ns)[ranks.codes])
     worst = float(ranks.median(deviation).max(initial=0.0))
-    return min(_SCHEDULER_NS, _SCHEDULER_DEVIATIONS * worst)
+    return max(floor_ns, min(_SCHEDULER_NS, _SCHEDULER_DEVIATIONS * worst))
 
 
 def find_suspect(analysis: RunAnalysis, own: OwnTime) -> Suspect:

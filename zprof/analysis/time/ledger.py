@@ -210,6 +210,9 @@ def make_rank_tracks(
     timeline: RankTimeline, clock: RankClock, exposure: RankExposure, wait_before_ns: int
 ) -> RankTracks:
     """Return the tracks of a measured rank; ``timeline`` is on the common clock."""
+    ping_ends = clock.common(np.array([end for _, end in timeline.pings.values()], dtype=np.int64))
+    before = ping_ends[ping_ends <= timeline.host_steps.begin_ns.min(initial=np.iinfo(np.int64).max)]
+    has_opening = len(before) and len(timeline.host_steps)
     return RankTracks(
         rank=timeline.rank,
         host=timeline.host,
@@ -220,13 +223,5 @@ def make_rank_tracks(
         waiting=exposure.waiting,
         moving=exposure.moving,
         wait_before_ns=wait_before_ns,
-        opened_ns=_find_opening(timeline, clock),
+        opened_ns=int(before.max()) if has_opening else None,
     )
-
-
-def _find_opening(timeline: RankTimeline, clock: RankClock) -> int | None:
-    if not len(timeline.host_steps):
-        return None
-    ping_ends = clock.common(np.array([end for _, end in timeline.pings.values()], dtype=np.int64))
-    before = ping_ends[ping_ends <= timeline.host_steps.begin_ns[0]]
-    return int(before.max()) if len(before) else None

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Floats, Groups, Mask, Texts, find_places
+from zprof.analysis.columns import Columns, Groups, Mask, Texts, find_places
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.per_step import (
     can_play_kernels,
@@ -315,7 +315,9 @@ def _is_of_last_unit(analysis: RunAnalysis, rows: Columns) -> Mask:
     steps, unit = rows.group_by("rank", "step"), rows.texts("unit")
     units = _count_units(steps, unit.codes, rows.ints("number") == 1)[steps.codes]
     last = _find_usual_last_unit(rows, steps)[steps.codes]
-    forward_ns = _forward_ns(analysis, rows)
+    # The forward's compute in the step of each row: a third of all, also with recomputation.
+    places = find_places(*([table.ints("rank"), table.ints("step")] for table in (rows, analysis.steps)))
+    forward_ns = np.append(analysis.steps.ints("compute_ns") / 3, np.nan)[places]
     least_ns = np.where(units > 0, _MAX_UNITS_BETWEEN * forward_ns / np.maximum(units, 1), 0.0)
     little = rows.known("compute_between_ns") & (rows.ints("compute_between_ns") < least_ns)
     found: Mask = (unit.codes == last) & (units > 1) & little
@@ -332,13 +334,6 @@ def _find_usual_last_unit(rows: Columns, steps: Groups) -> Int64s:
     ranks = Groups(end_rank[order])
     usual = np.append(end_unit[order][ranks.first], -1)
     return usual[find_places([rank], [end_rank[order][ranks.first]])]
-
-
-def _forward_ns(analysis: RunAnalysis, rows: Columns) -> Floats:
-    """Return the forward's compute in the step of each row: a third of all, also with recomputation."""
-    steps = analysis.steps
-    places = find_places(*([table.ints("rank"), table.ints("step")] for table in (rows, steps)))
-    return np.append(steps.ints("compute_ns") / 3, np.nan)[places]
 
 
 _PEAK_MOMENT = "allocated peak"

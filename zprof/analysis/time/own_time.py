@@ -136,33 +136,27 @@ def _host_stalls(analysis: RunAnalysis, steps: Columns) -> Floats:
     host falls behind most, and all pieces that are longer by more than jitter.
     """
     pieces = _host_pieces(analysis)
-    if pieces is None or len(pieces.ranks) < 2:  # one rank has no others
+    if pieces is None or len(pieces[2]) < 2:  # one rank has no others
         return np.full(len(steps), np.nan)
-    behind = pieces.times - _median_of_others(pieces.times)
+    times, piece_steps, ranks = pieces
+    behind = times - _median_of_others(times)
     jitter = _JITTER_DEVIATIONS * np.median(np.abs(behind - np.median(behind, axis=0)), axis=0)
     clear = np.where(behind > jitter, behind, 0.0)
-    of_step = Groups(pieces.step).split()
-    stalls = [np.maximum(clear[rows].sum(axis=0), _largest_run_sums(behind[rows])) for rows in of_step]
-    names = np.unique(pieces.step)
-    number, rank = np.repeat(names, len(pieces.ranks)), np.tile(pieces.ranks, len(names))
+    stalls = []
+    for rows in Groups(piece_steps).split():
+        sums = np.concatenate((np.zeros((1, len(ranks))), np.cumsum(behind[rows], axis=0)))
+        largest_run = (sums - np.minimum.accumulate(sums, axis=0)).max(axis=0)
+        stalls.append(np.maximum(clear[rows].sum(axis=0), largest_run))
+    names = np.unique(piece_steps)
+    number, rank = np.repeat(names, len(ranks)), np.tile(ranks, len(names))
     places = find_places((steps.ints("step"), steps.ints("rank")), (number, rank))
     return np.append(np.concatenate(stalls), np.nan)[places]
 
 
-class _HostPieces(Struct, frozen=True, kw_only=True):
-    """Host times in ns between launches that all ranks make, in program order (rows), of ``ranks`` (columns).
+def _host_pieces(analysis: RunAnalysis) -> tuple[Table, Int64s, Int64s] | None:
+    """Return the host times in ns between launches that all ranks make, in program order (rows), by rank.
 
-    ``step``: the step of each row.
-    """
-
-    times: Table
-    step: Int64s
-    ranks: Int64s
-
-
-def _host_pieces(analysis: RunAnalysis) -> _HostPieces | None:
-    """Return the host time between launches that all ranks make.
-
+    Also return the step of each row, and the ranks (columns).
     None if launches were not recorded, or if ranks launched different numbers of collectives throughout.
     """
     rows, ranks = analysis.collectives, np.unique(analysis.steps.ints("rank"))
@@ -188,7 +182,7 @@ def _host_pieces(analysis: RunAnalysis) -> _HostPieces | None:
         return None
     table, step = table[kept], rows.ints("step")[launches.first][kept]
     order = np.argsort(np.median(table, axis=1), kind="stable")
-    return _HostPieces(times=np.diff(table[order], axis=0, prepend=0.0), step=step[order], ranks=ranks)
+    return np.diff(table[order], axis=0, prepend=0.0), step[order], ranks
 
 
 def _median_of_others(values: Table) -> Table:
@@ -204,13 +198,6 @@ def _median_of_others(values: Table) -> Table:
     )
     median: Table = (lower + upper) / 2
     return median
-
-
-def _largest_run_sums(values: Table) -> Table:
-    """Return for each column the largest sum of consecutive values; at least 0."""
-    sums = np.concatenate((np.zeros((1, values.shape[1])), np.cumsum(values, axis=0)))
-    largest: Table = (sums - np.minimum.accumulate(sums, axis=0)).max(axis=0)
-    return largest
 
 
 def _longer_than_others(rows: Columns, column: str, ranks: int) -> Table:

@@ -54,13 +54,6 @@ class LineShare(Struct, frozen=True, kw_only=True):
     share: float
 
 
-class _Use(Struct, frozen=True, kw_only=True):
-    """How often and how long an operator runs per step."""
-
-    count: float
-    duration_ns: float
-
-
 def name_place(location: SourceLocation) -> str:
     """Return a line in words, such as ``train.py:65 (main)``."""
     return printable(f"{location.file}:{location.line} ({location.function})")
@@ -94,22 +87,23 @@ def _compare_uses(
     """Return what ``mine`` runs more often, and how long that takes per step."""
     uses, others_uses = _sum_uses(run, mine, category), [_sum_uses(run, each, category) for each in others]
     extra: dict[ExtraOperator, float] = {}
-    for name, use in uses.items():
-        typical = median([each[name].count if name in each else 0.0 for each in others_uses])
-        if use.count >= _MIN_COUNT_RATIO * typical and use.count - typical >= _MIN_COUNT:
-            operator = ExtraOperator(name=name, count=use.count, others_count=typical)
-            extra[operator] = (use.count - typical) * use.duration_ns / use.count
+    for name, (count, duration_ns) in uses.items():
+        typical = median([each[name][0] if name in each else 0.0 for each in others_uses])
+        if count >= _MIN_COUNT_RATIO * typical and count - typical >= _MIN_COUNT:
+            operator = ExtraOperator(name=name, count=count, others_count=typical)
+            extra[operator] = (count - typical) * duration_ns / count
     return extra
 
 
-def _sum_uses(run: Run, tracks: RankTracks, category: str) -> Mapping[str, _Use]:
+def _sum_uses(run: Run, tracks: RankTracks, category: str) -> Mapping[str, tuple[float, float]]:
+    """Return how often and how long each operator runs per step."""
     view, rows = _select_outermost(run, tracks, category)
     names, codes = view.coded(np.flatnonzero(rows))
     counts = np.bincount(codes, minlength=len(names))
     times = np.bincount(codes, weights=view.spans[rows, 1] - view.spans[rows, 0], minlength=len(names))
     steps = max(1, len(tracks.host_steps))
     return {
-        name: _Use(count=count / steps, duration_ns=duration / steps)
+        name: (count / steps, duration / steps)
         for name, count, duration in zip(names, counts.tolist(), times.tolist(), strict=True)
     }
 

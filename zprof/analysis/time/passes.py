@@ -75,17 +75,6 @@ def find_candidates(collectives: Columns) -> Mask:
     return mask
 
 
-def _is_before_backward(table: Columns) -> Mask:
-    """Mark rows launched before the first reduction in the backward of their micro-batch, if it has one."""
-    launched = table.ints("launched_ns")
-    is_reduction = table.texts("kind").equals(*REDUCTIONS) & table.texts("phase").equals(Phase.BACKWARD)
-    micro_batches = Groups(table.ints("rank"), table.ints("step"), table.ints("micro_batch", -1))
-    never = np.iinfo(np.int64).max
-    first_reduction = micro_batches.min(np.where(is_reduction, launched, never))[micro_batches.codes]
-    is_before: Mask = (launched < first_reduction) & (first_reduction != never)
-    return is_before
-
-
 class PassRank(Struct, frozen=True, kw_only=True):
     """What tells the passes of one rank: its steps by the host's marks, evidence, and compute.
 
@@ -135,11 +124,18 @@ def make_pass_table(collectives: Columns, ranks: Sequence[PassRank]) -> Columns:
     # The remaining reductions belong to a backward, even if an engine launches them after its end.
     table = _number_passes(table, parts)
     reduces = table.texts("kind").equals(*REDUCTIONS)
-    forward = reduces & table.texts("phase").equals(Phase.FORWARD)
+    phase, launched = table.texts("phase"), table.ints("launched_ns")
+    forward = reduces & phase.equals(Phase.FORWARD)
+    # Rows launched before the first reduction in the backward of their micro-batch, if it has one.
+    micro_batches = Groups(table.ints("rank"), table.ints("step"), table.ints("micro_batch", -1))
+    never = np.iinfo(np.int64).max
+    in_backward = np.where(reduces & phase.equals(Phase.BACKWARD), launched, never)
+    first_reduction = micro_batches.min(in_backward)[micro_batches.codes]
+    is_before = (launched < first_reduction) & (first_reduction != never)
     groups = Groups(table.texts("group"))
     reductions = np.maximum(1, groups.sum(reduces.astype(np.int64)))
-    share = groups.sum((forward & _is_before_backward(table)).astype(np.int64)) / reductions
-    table = table.with_columns(phase=table.texts("phase").with_text(forward, Phase.BACKWARD.value))
+    share = groups.sum((forward & is_before).astype(np.int64)) / reductions
+    table = table.with_columns(phase=phase.with_text(forward, Phase.BACKWARD.value))
     return table.at(share[groups.codes] <= _FORWARD_RATIO).pick(_PASS_COLUMNS).renumber()
 
 
@@ -155,7 +151,7 @@ def _sort_by_launch(rows: Columns, ranks: Sequence[PassRank]) -> tuple[Columns, 
     unit = rows.texts("unit")
     table = rows.pick(("rank", "step", "kind", "group", "bytes", "start_ns", "end_ns")).with_columns(
         row=rows.row,
-        unit=unit.with_text(~unit.match(_is_unit), None),
+        unit=unit.with_text(unit.equals("") | unit.match(_NO_UNIT.fullmatch), None),
         launched_ns=launched,
         known=known,
     )
@@ -166,13 +162,13 @@ def _sort_by_launch(rows: Columns, ranks: Sequence[PassRank]) -> tuple[Columns, 
 def _add_phases(table: Columns, parts: Sequence[RankPart]) -> Columns:
     """Add phase, micro-batch and method from the evidence of each rank."""
     launched, step, known = table.ints("launched_ns"), table.ints("step"), table.bools("known")
-    located = [
-        locate_instants(rank.evidence, launched[rank_rows], _find_step_spans(rank, step[rank_rows]))
-        for rank, rank_rows in parts
-    ]
-    updates = [
-        np.searchsorted(rank.evidence.optimizer[:, 1], launched[rank_rows]) for rank, rank_rows in parts
-    ]
+    located, updates = [], []
+    for rank, rank_rows in parts:
+        steps, times = rank.host_steps, launched[rank_rows]
+        order = np.argsort(steps.number, kind="stable")
+        place = order[np.searchsorted(steps.number[order], step[rank_rows])]
+        located.append(locate_instants(rank.evidence, times, steps.spans[place]))
+        updates.append(np.searchsorted(rank.evidence.optimizer[:, 1], times))
     micro_batch = np.concatenate([instants.micro_batch for instants in located])
     phase, method = (
         Texts.of(text for instants in located for text in getattr(instants, name)).with_text(
@@ -196,7 +192,11 @@ def _infer_units(table: Columns, parts: Sequence[RankPart]) -> Columns:
         return table
     units = table.texts("unit").tolist()
     phases, sizes = table.texts("phase").tolist(), table.ints("bytes").tolist()
-    computed, is_forward = _find_computed_before(table, parts), table.texts("phase").equals(Phase.FORWARD)
+    is_forward, launched = table.texts("phase").equals(Phase.FORWARD), table.ints("launched_ns")
+    computed = np.ones(len(table), dtype=np.bool_)  # the rank launched compute since the previous row
+    for rank, rank_rows in parts:
+        launched_kernels = np.searchsorted(rank.launches, launched[rank_rows])
+        computed[rank_rows] = np.diff(launched_kernels, prepend=-1) > 0
     steps = Groups(table.ints("rank")[gathers], table.ints("step")[gathers])
     for step_rows in (gathers[places] for places in steps.split()):
         forward = gathers[:0]
@@ -218,26 +218,6 @@ def _infer_units(table: Columns, parts: Sequence[RankPart]) -> Columns:
     unit = Texts.of(units)
     inferred = unit.known & ~table.known("unit")
     return table.with_columns(unit=unit, method=table.texts("method").with_text(inferred, BY_ORDER))
-
-
-def _find_computed_before(table: Columns, parts: Sequence[RankPart]) -> Mask:
-    """Mark the rows for which the rank launched compute since the previous row."""
-    launched = table.ints("launched_ns")
-    computed = np.ones(len(table), dtype=np.bool_)
-    for rank, rank_rows in parts:
-        launched_kernels = np.searchsorted(rank.launches, launched[rank_rows])
-        computed[rank_rows] = np.diff(launched_kernels, prepend=-1) > 0
-    return computed
-
-
-def _is_unit(unit: str) -> bool:
-    return bool(unit) and not _NO_UNIT.fullmatch(unit)
-
-
-def _find_step_spans(rank: PassRank, steps: Int64s) -> Intervals:
-    """Return the span of each step by the host's marks."""
-    order = np.argsort(rank.host_steps.number, kind="stable")
-    return rank.host_steps.spans[order[np.searchsorted(rank.host_steps.number[order], steps)]]
 
 
 def _fill_by_order(table: Columns) -> Columns:

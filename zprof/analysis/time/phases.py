@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct, field
+from msgspec import Struct
 
 from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, subtract, union
@@ -63,10 +63,6 @@ _PHASES_AND_METHODS = (
 _LOCAL = RankClock()
 
 
-def _empty_spans() -> Intervals:
-    return EMPTY
-
-
 class PhaseEvidence(Struct, frozen=True, kw_only=True):
     """Spans of one rank's host.
 
@@ -77,14 +73,14 @@ class PhaseEvidence(Struct, frozen=True, kw_only=True):
     ``forward``, ``recompute`` and ``backward``, which may be nested.
     """
 
-    forward: Intervals = field(default_factory=_empty_spans)
-    recompute: Intervals = field(default_factory=_empty_spans)
-    backward: Intervals = field(default_factory=_empty_spans)
-    ahead_forward: Intervals = field(default_factory=_empty_spans)
-    ahead_backward: Intervals = field(default_factory=_empty_spans)
-    autograd: Intervals = field(default_factory=_empty_spans)
-    optimizer: Intervals = field(default_factory=_empty_spans)
-    operators: Intervals = field(default_factory=_empty_spans)
+    forward: Intervals = EMPTY
+    recompute: Intervals = EMPTY
+    backward: Intervals = EMPTY
+    ahead_forward: Intervals = EMPTY
+    ahead_backward: Intervals = EMPTY
+    autograd: Intervals = EMPTY
+    optimizer: Intervals = EMPTY
+    operators: Intervals = EMPTY
 
     @property
     def in_backward(self) -> Intervals:
@@ -118,7 +114,10 @@ def collect_phase_evidence(
     backwards, forwards, optimizers = (
         view.match_names(named, pattern.fullmatch) for pattern in (_BACKWARD, _FORWARD, _OPTIMIZER)
     )
-    threads = _find_autograd_threads(view, program, forwards, nodes | backwards)
+    # The threads of backwards, without the program's own: a CPU rank runs backwards there too.
+    rows = np.flatnonzero(forwards)
+    first = view.thread[rows[np.argsort(view.spans[rows, 0], kind="stable")][:1]]
+    threads = np.setdiff1d(view.thread[nodes | backwards], [program, *first.tolist()])
     on_autograd_thread = np.isin(view.thread, threads)
     repeated = forwards & on_autograd_thread
     repeated |= _find_partial_forwards(view, forwards & ~repeated, nodes | backwards, optimizers)
@@ -136,13 +135,6 @@ def collect_phase_evidence(
         operators=subtract(view.spans[in_program], union(autograd, optimizer)),
     )
     return evidence if clock is _LOCAL else evidence.on(clock)
-
-
-def _find_autograd_threads(view: EventView, program: int, forwards: Mask, backwards: Mask) -> Int64s:
-    """Return the threads of backwards, without the program's own: a CPU rank runs backwards there too."""
-    rows = np.flatnonzero(forwards)
-    first = view.thread[rows[np.argsort(view.spans[rows, 0], kind="stable")][:1]]
-    return np.setdiff1d(view.thread[backwards], [program, *first.tolist()])
 
 
 def _find_partial_forwards(view: EventView, forwards: Mask, backwards: Mask, optimizers: Mask) -> Mask:
@@ -300,7 +292,10 @@ def _count_micro_batches(evidence: PhaseEvidence, times_ns: Int64s, steps: Inter
     """
     # The starts of forwards that follow a backward, and of backwards that follow a forward.
     backward = evidence.in_backward
-    forward = _select_outside(evidence.forward, backward) if len(evidence.forward) else evidence.operators
+    forward = evidence.forward if len(evidence.forward) else evidence.operators
+    if len(evidence.forward) and len(backward):  # without those that start within a backward
+        position = np.searchsorted(backward[:, 0], forward[:, 0], side="right") - 1
+        forward = forward[(position < 0) | (forward[:, 0] >= backward[np.maximum(position, 0), 1])]
     times = np.concatenate((forward[:, 0], backward[:, 0]))
     is_forward = np.arange(len(times)) < len(forward)
     order = np.argsort(times, kind="stable")
@@ -319,13 +314,3 @@ def _count_micro_batches(evidence: PhaseEvidence, times_ns: Int64s, steps: Inter
     )
     known: Int64s = np.where(in_step > 0, number, -1).astype(np.int64)
     return known
-
-
-def _select_outside(spans: Intervals, others: Intervals) -> Intervals:
-    """Return the spans that do not start within any of the others."""
-    merged = union(others)
-    if not len(merged):
-        return spans
-    position = np.searchsorted(merged[:, 0], spans[:, 0], side="right") - 1
-    inside = (position >= 0) & (spans[:, 0] < merged[np.maximum(position, 0), 1])
-    return np.asarray(spans[~inside], dtype=np.int64)

@@ -149,8 +149,11 @@ class _SampledLines(Struct, frozen=True, dict=True):
 
     def find_callers(self, spans: Intervals) -> SourceLocation | None:
         """A read is noted right before its call."""
-        noted = np.column_stack((spans[:, 0] - _READ_MARGIN_NS, spans[:, 1]))
-        chosen = np.where(self._is_read, self._are_last_before(noted[:, 0], spans), self._are_within(spans))
+        reads = np.flatnonzero(self._is_read)
+        place = np.searchsorted(self._times[reads], spans[:, 0], side="right") - 1
+        found = reads[place[place >= 0]]
+        chosen = self._are_within(spans) & ~self._is_read
+        chosen[found[self._times[found] >= spans[place >= 0, 0] - _READ_MARGIN_NS]] = True
         return self._vote(self._stacks[chosen], self._innermost)
 
     def weigh(self, spans: Intervals) -> Mapping[SourceLocation, float]:
@@ -190,16 +193,6 @@ class _SampledLines(Struct, frozen=True, dict=True):
 
     def _are_within(self, spans: Intervals) -> npt.NDArray[np.bool_]:
         return covered(spans, self._times, self._times + 1) > 0
-
-    def _are_last_before(self, earliest: Int64s, spans: Intervals) -> npt.NDArray[np.bool_]:
-        """Mark the last read at or before the start of each span, if it is not earlier than ``earliest``."""
-        rows = np.flatnonzero(self._is_read)
-        is_last = np.zeros(len(self._times), dtype=np.bool_)
-        place = np.searchsorted(self._times[rows], spans[:, 0], side="right") - 1
-        is_found = place >= 0
-        found = rows[place[is_found]]
-        is_last[found[self._times[found] >= earliest[is_found]]] = True
-        return is_last
 
     def _vote(
         self, stacks: Int64s, choose: Callable[[Sequence[_Frame]], SourceLocation | None]

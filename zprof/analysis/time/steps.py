@@ -214,7 +214,11 @@ class Launches(Struct, frozen=True, kw_only=True):
 def find_launches(view: EventView, work: Mask, calls: Mask) -> Launches:
     """Find the host call of each row of ``work`` by correlation id."""
     calls = calls & (view.correlation > 0)
-    call_ns = _find_call_times(view, work, calls)
+    order = np.argsort(view.correlation[calls], kind="stable")
+    ids, starts = view.correlation[calls][order], view.spans[calls, 0][order]
+    place = np.searchsorted(ids, view.correlation[work])
+    is_found = np.append(ids, 0)[place] == view.correlation[work]
+    call_ns = np.where(is_found & (place < len(ids)), np.append(starts, 0)[place], UNKNOWN_NS)
     is_known = call_ns != UNKNOWN_NS
     spans, streams = view.spans[work], view.stream[work]
     return Launches(
@@ -254,18 +258,10 @@ def assign_work_to_steps(activity: RankActivity, host: StepWindows) -> Intervals
     steps = _find_device_steps(activity, host)
     unassigned = activity.unlaunched[steps == UNKNOWN_NS]
     in_device_steps = intervals(steps[steps != UNKNOWN_NS], activity.unlaunched[steps != UNKNOWN_NS, 1])
-    known = np.concatenate((activity.launched, in_device_steps))
-    return np.concatenate((known, _find_earlier_work(unassigned, activity)))
-
-
-def _find_call_times(view: EventView, work: Mask, calls: Mask) -> Int64s:
-    correlation = view.correlation[work]
-    order = np.argsort(view.correlation[calls], kind="stable")
-    ids, starts = view.correlation[calls][order], view.spans[calls, 0][order]
-    if not len(ids):
-        return np.full(len(correlation), UNKNOWN_NS, dtype=np.int64)
-    index = np.minimum(np.searchsorted(ids, correlation), len(ids) - 1)
-    return np.where(ids[index] == correlation, starts[index], UNKNOWN_NS).astype(np.int64)
+    first_end = activity.launched[:, 1].min(initial=np.iinfo(np.int64).max)
+    early = unassigned[unassigned[:, 0] < first_end] if len(activity.launched) else EMPTY
+    before_recording = intervals(np.full(len(early), UNKNOWN_NS), early[:, 1])
+    return np.concatenate((activity.launched, in_device_steps, before_recording))
 
 
 def _find_device_steps(activity: RankActivity, host: StepWindows) -> Int64s:
@@ -284,11 +280,3 @@ def _find_device_steps(activity: RankActivity, host: StepWindows) -> Int64s:
         begins: Int64s = host.begin_ns[order[np.searchsorted(host.number[order], numbers)]]
         step_starts[rows[inside]] = begins
     return step_starts
-
-
-def _find_earlier_work(unassigned: Intervals, activity: RankActivity) -> Intervals:
-    """Return the rows of ``unassigned`` that started before the first end of work with a known launch."""
-    if not len(activity.launched) or not len(unassigned):
-        return EMPTY
-    early = unassigned[unassigned[:, 0] < activity.launched[:, 1].min()]
-    return intervals(np.full(len(early), UNKNOWN_NS), early[:, 1])
