@@ -33,7 +33,7 @@ from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step import edits
 from zprof.step.calls import ALLOCATES, are_calls, count_per_step, keep_recurring
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.tasks import Bools, Graph, RankGraph
 
 _FREQUENT_PER_STEP, _RARE_PER_STEP = 1.0, 0.1

@@ -47,7 +47,7 @@ from zprof.step.calls import (
     keep_recurring,
     mark_waits_after_reads,
 )
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.tasks import NONE, Bools, Graph, RankGraph
 
 #: Minimum share of the step: for a note, for a finding, and for high confidence.

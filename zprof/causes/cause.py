@@ -32,7 +32,7 @@ from zprof.model.formatting import format_bytes, format_ns, format_percent, form
 from zprof.model.plan import Change
 from zprof.model.quantities import Unit
 from zprof.model.time import Time
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.tasks import Graph
 
 #: A cause is present if the gain exceeds this share of the step.

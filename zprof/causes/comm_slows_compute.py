@@ -30,7 +30,7 @@ from zprof.causes.fix import is_on_cpu
 from zprof.model.findings import Confidence, Finding
 from zprof.model.quantities import Unit
 from zprof.step import edits
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.slowdown import measure_slowdown
 from zprof.step.tasks import Graph
 

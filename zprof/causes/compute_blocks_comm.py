@@ -27,7 +27,7 @@ from zprof.model.quantities import Unit
 from zprof.model.training import Engine
 from zprof.step import edits
 from zprof.step.gathers import select_opening_gathers
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.tasks import NONE, Graph
 
 _MIN_STEP_RATIO = 0.02

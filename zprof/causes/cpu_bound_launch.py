@@ -42,7 +42,7 @@ from zprof.model.findings import Confidence, Finding, SourceLocation
 from zprof.model.quantities import Unit
 from zprof.step import edits
 from zprof.step.calls import LAUNCH_LEFT_RATIOS, is_launch, measure_loading_ns
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.tasks import Graph
 
 #: Minimum share of the step: for a finding, and for high confidence.

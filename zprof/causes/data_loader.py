@@ -30,7 +30,7 @@ from zprof.model.findings import Finding
 from zprof.model.quantities import Unit
 from zprof.step import edits
 from zprof.step.calls import measure_loading_ns
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.tasks import Graph
 
 #: Minimum share of the step: for a finding, and for high confidence.

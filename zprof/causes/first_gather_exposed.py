@@ -26,7 +26,7 @@ from zprof.model.quantities import Unit
 from zprof.model.training import Engine
 from zprof.step.edits import edit_ranks, reorder_tasks
 from zprof.step.gathers import select_opening_gathers
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.structure import find_main_stream
 from zprof.step.tasks import NONE, Graph, RankGraph, mark_rows
 

@@ -10,7 +10,7 @@ least half of the bytes of all_gathers are float32, and one of
 
 (docs/thresholds.md). If products are in float32, there is nothing to save. If neither is known (a program on
 the CPU, whose operators have no type), the result is a gap. The fix halves the bytes
-(:mod:`zprof.step.half_precision`). Reported from 1 % of the step (chosen, as in ZP409).
+(:mod:`zprof.step.needless_bytes`). Reported from 1 % of the step (chosen, as in ZP409).
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from zprof.causes.fix import ANY, Fix
 from zprof.model.findings import Confidence, Finding
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
-from zprof.step.half_precision import (
+from zprof.step.needless_bytes import (
     ComputeType,
     halve_bytes,
     measure_half_bytes,

@@ -8,7 +8,7 @@ float32, and one of
     at least half of the time in matrix products is in kernels of half precision                 medium
 
 (docs/thresholds.md). If the type in which the model computes is unknown (all_reduces of a CPU program),
-the result is a gap. The fix halves the bytes (:mod:`zprof.step.half_precision`). Nothing is
+the result is a gap. The fix halves the bytes (:mod:`zprof.step.needless_bytes`). Nothing is
 reported below 1 % of the step (chosen: bytes are exact, but too few to matter there).
 """
 
@@ -27,7 +27,7 @@ from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Confidence, Finding
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
-from zprof.step.half_precision import (
+from zprof.step.needless_bytes import (
     halve_bytes,
     measure_half_bytes,
     read_compute_type,

@@ -20,7 +20,7 @@ from zprof.model.findings import Finding
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine
 from zprof.step.message_sizes import ResizedMessages
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.small_messages import find_small_messages, find_unknown_latency, rate_small_messages
 from zprof.step.tasks import Graph
 

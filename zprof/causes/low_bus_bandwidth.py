@@ -11,7 +11,7 @@ slow link. A group is slow below half the expected bandwidth, or below 80 % of t
 design: they are reported as a gap with both figures. So are groups that are exposed and have no faster link
 to compare with.
 
-What that costs is in :mod:`zprof.step.slow_groups`; if the step can be played, it is the gain of the step
+What that costs is in :mod:`zprof.step.bandwidth`; if the step can be played, it is the gain of the step
 with transfers that take measured / expected of their time.
 """
 
@@ -28,27 +28,24 @@ from zprof.model.quantities import Unit
 from zprof.step import edits
 from zprof.step.bandwidth import (
     BASELINE_RATIO,
+    MIN_UNTESTED_RATIO,
     GroupRate,
     ReachedBandwidth,
-    compare_unsized,
-    find_slow_rank,
-)
-from zprof.step.links import MAX_SHARED_RATIO, measure_shared_ratio
-from zprof.step.slow_groups import (
-    MIN_UNTESTED_RATIO,
     SlowGroup,
     compare_links,
+    compare_unsized,
     describe_messages,
+    find_slow_rank,
     find_unknown_sizes,
     find_unvouched_links,
     list_slow_facts,
-    make_reached_fact,
     measure_slow_groups,
     select_bandwidth_bound,
     select_slow_rows,
     state_unknown_network,
     sum_largest_savings,
 )
+from zprof.step.links import MAX_SHARED_RATIO, measure_shared_ratio
 from zprof.step.tasks import Graph
 
 _MIN_STEP_RATIO = 0.03
@@ -108,19 +105,19 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
         if baseline is not None and is_unsized:
             return _find_by_time(analysis, baseline)
         return find_unknown_sizes(reached)
-    links = compare_links(rates, reached, baseline)
+    low, fast, unvouched = compare_links(rates, reached, baseline)
     min_ns = _MIN_STEP_RATIO * mean_wall_ns(analysis)
-    slow = measure_slow_groups(analysis, links.low)
+    slow = measure_slow_groups(analysis, low)
     proven = [group for group in slow if group.expected.proof is Confidence.HIGH]
     suspected = [group for group in slow if group.expected.proof in (Confidence.MEDIUM, Confidence.LOW)]
     unproven = [group for group in slow if group.expected.proof is None]
     if sum_largest_savings(proven)[1] >= min_ns:
-        return _make_signal(analysis, proven, links.fast, [*suspected, *unproven])
+        return _make_signal(analysis, proven, fast, [*suspected, *unproven])
     if sum_largest_savings(suspected)[1] >= min_ns:
-        return _make_signal(analysis, suspected, links.fast, unproven)
+        return _make_signal(analysis, suspected, fast, unproven)
     if sum_largest_savings(unproven)[1] >= min_ns:
         return state_unknown_network(analysis, max(unproven, key=lambda group: group.saving_ns[1]))
-    return find_unvouched_links(analysis, links)
+    return find_unvouched_links(analysis, unvouched, has_reference=bool(low or fast))
 
 
 def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Signal | None:
@@ -134,7 +131,7 @@ def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Signal | None
     facts = []
     for each in slow:
         facts += [
-            make_reached_fact(each.kind, each.reached_ratio),
+            make_fact("{kind}_reached_ratio", each.reached_ratio, kind=each.kind),
             make_fact("{kind}_count", each.count, kind=each.kind, size=""),
             make_fact("{kind}_exposed_transfer_per_step", each.exposed_ns, kind=each.kind, queue=""),
         ]

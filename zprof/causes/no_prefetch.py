@@ -30,7 +30,7 @@ from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step import edits
 from zprof.step.gathers import LateGathers, are_gathers_late, measure_late_gathers, select_gathers
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.tasks import Graph
 
 #: All_gathers with a smaller exposed share of their transfer are prefetched well enough.

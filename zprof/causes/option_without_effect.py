@@ -7,8 +7,6 @@ would save is not claimed, so the saving is 0.
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
-
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_per_step, mean_wall_ns
 from zprof.analysis.signal import make_fact
@@ -24,37 +22,26 @@ _MIN_STEP_RATIO = 0.03
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
-class _Option(Struct, frozen=True, kw_only=True):
-    """What an option is meant to hide, and what helps where it does not."""
-
-    hides: Sequence[CollectiveKind]
-    fix: str
-    fix_without_streams: str = ""
-
-    def choose_fix(self, effect: SettingEffect) -> str:
-        """Return what helps for this reason: without streams no other option hides it either."""
-        return (effect is SettingEffect.NO_STREAMS and self.fix_without_streams) or self.fix
-
-
-_OPTIONS: Mapping[str, _Option] = {
-    "overlap_comm": _Option(
-        hides=_REDUCTIONS,
-        fix='"overlap_comm": false  # it changes nothing here\n'
-        "fewer and larger reductions cost less: reduce_bucket_size, more micro-batches per step",
-    ),
-    "forward_prefetch": _Option(
-        hides=(CollectiveKind.ALL_GATHER,),
-        fix="for block, following in zip(blocks, blocks[1:]):\n"
-        "    block.set_modules_to_forward_prefetch([following])  # FSDP2's own way",
-        fix_without_streams="forward_prefetch=False  # it changes nothing here\n"
-        "fewer and larger gathers cost less: an auto_wrap_policy of larger units, sharding_strategy="
-        "ShardingStrategy.SHARD_GRAD_OP",
-    ),
-    "set_modules_to_forward_prefetch": _Option(
-        hides=(CollectiveKind.ALL_GATHER,),
-        fix="remove the calls of set_modules_to_forward_prefetch: they change nothing here\n"
-        "fewer and larger gathers cost less: fully_shard on larger modules, reshard_after_forward=False",
-    ),
+#: What each option is meant to hide.
+_HIDDEN_KINDS: Mapping[str, Sequence[CollectiveKind]] = {
+    "overlap_comm": _REDUCTIONS,
+    "forward_prefetch": (CollectiveKind.ALL_GATHER,),
+    "set_modules_to_forward_prefetch": (CollectiveKind.ALL_GATHER,),
+}
+_FIXES: Mapping[str, str] = {
+    "overlap_comm": '"overlap_comm": false  # it changes nothing here\n'
+    "fewer and larger reductions cost less: reduce_bucket_size, more micro-batches per step",
+    "forward_prefetch": "for block, following in zip(blocks, blocks[1:]):\n"
+    "    block.set_modules_to_forward_prefetch([following])  # FSDP2's own way",
+    "set_modules_to_forward_prefetch": "remove the calls of set_modules_to_forward_prefetch: they change "
+    "nothing here\n"
+    "fewer and larger gathers cost less: fully_shard on larger modules, reshard_after_forward=False",
+}
+#: Without streams no other option hides it either.
+_FIXES_WITHOUT_STREAMS: Mapping[str, str] = {
+    "forward_prefetch": "forward_prefetch=False  # it changes nothing here\n"
+    "fewer and larger gathers cost less: an auto_wrap_policy of larger units, sharding_strategy="
+    "ShardingStrategy.SHARD_GRAD_OP",
 }
 
 CAUSE = Cause(
@@ -73,14 +60,15 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None
     ignored = [
         setting
         for setting in analysis.run.settings
-        if setting.is_set and setting.effect in NO_EFFECT_REASONS and setting.name in _OPTIONS
+        if setting.is_set and setting.effect in NO_EFFECT_REASONS and setting.name in _HIDDEN_KINDS
     ]
-    exposed_ns = [_measure_exposed_ns(analysis, _OPTIONS[setting.name].hides) for setting in ignored]
+    exposed_ns = [_measure_exposed_ns(analysis, _HIDDEN_KINDS[setting.name]) for setting in ignored]
     most_ns, wall_ns = max(exposed_ns, default=0.0), mean_wall_ns(analysis)
     if not wall_ns or not ignored or most_ns < _MIN_STEP_RATIO * wall_ns:
         return None
     setting = ignored[exposed_ns.index(most_ns)]
-    name = printable(setting.name)
+    name, has_streams = printable(setting.name), setting.effect is not SettingEffect.NO_STREAMS
+    fixes = _FIXES if has_streams else {**_FIXES, **_FIXES_WITHOUT_STREAMS}
     return Signal(
         words={
             "name": name,
@@ -90,7 +78,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None
         },
         facts=[make_fact("exposed_per_step", most_ns)],
         severity=Severity.LOW,
-        fix=_OPTIONS[setting.name].choose_fix(setting.effect),
+        fix=fixes[setting.name],
         disprove=f"record without {name}: if the exposed time grows, it had an effect",
     )
 

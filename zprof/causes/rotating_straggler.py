@@ -31,7 +31,7 @@ from zprof.model.quantities import Unit
 from zprof.model.time import LateReason
 from zprof.step import edits
 from zprof.step.calls import measure_loading_ns
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.slow_ranks import find_excess, find_slowest, mark_in_turn, measure_turns
 from zprof.step.tasks import NONE, Graph
 

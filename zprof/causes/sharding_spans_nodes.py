@@ -23,7 +23,7 @@ from zprof.model.formatting import format_rate
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step.one_rank import MIN_SURE_RATIO, is_guess
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.spanning_shards import (
     WITHIN_HOST_BYTES_PER_S,
     SlowSharding,

@@ -28,7 +28,7 @@ from zprof.model.quantities import Unit
 from zprof.model.training import Engine
 from zprof.step.message_sizes import ResizedMessages
 from zprof.step.one_rank import gather_again, is_guess, limit_launch_cost, model_step
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.tasks import Graph
 from zprof.step.traffic import is_one_message, measure_exposed_end_ratio, read_step_traffic
 

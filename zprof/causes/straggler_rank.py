@@ -41,7 +41,7 @@ from zprof.model.findings import Confidence, Finding
 from zprof.model.quantities import Unit
 from zprof.model.time import LateReason
 from zprof.step import edits
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.slow_ranks import find_steady_rank
 from zprof.step.tasks import Graph
 

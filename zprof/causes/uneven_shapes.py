@@ -2,7 +2,7 @@
 
 Two cases. The more expensive one is reported, if it costs at least 2 % of the step.
 
-*Padding* (:mod:`zprof.step.padding`), from the elements that one rank reduces and the model has. At
+*Padding* (:mod:`zprof.step.needless_bytes`), from the elements that one rank reduces and the model has. At
 least 1 % of the sent elements must be padding (high; medium, and only with kernels that pad, if a baseline
 gives psi). Without psi, on a device: kernels that pad take at least 2 % of the step (docs/thresholds.md) and,
 per byte, 3 times as long as ``split_with_sizes_copy``, a plain copy of the same tensors (medium; our choice,
@@ -29,7 +29,7 @@ from zprof.model.formatting import format_percent
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step import edits
-from zprof.step.padding import (
+from zprof.step.needless_bytes import (
     is_padding_kernel,
     list_padding_facts,
     measure_filling,

@@ -33,7 +33,7 @@ from zprof.model.plan import Change
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine
 from zprof.step.gathers import hide_closing_gathers, read_closing_gathers
-from zprof.step.half_precision import measure_half_bytes
+from zprof.step.needless_bytes import measure_half_bytes
 from zprof.step.tasks import Graph
 from zprof.step.traffic import are_mostly_bounds
 

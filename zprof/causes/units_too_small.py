@@ -22,7 +22,7 @@ from zprof.model.plan import Change
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine
 from zprof.step.message_sizes import ResizedMessages
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.small_messages import (
     UNITS_PER_BLOCK,
     find_small_messages,

@@ -4,13 +4,12 @@ A cause is found by its signs in the recording, which say what it costs at most,
 that is shorter without it. The saving is that of the step played with the fix. What changes a range after
 that leaves a :class:`~zprof.model.findings.SavingNote` on the finding.
 
-In the step with the fix (:mod:`zprof.step.predict`) late launches move forward, dependent work follows, and
+In the step with the fix (:mod:`zprof.step.play`) late launches move forward, dependent work follows, and
 hidden work may become exposed. A finding whose cause has no edit, or of whose edit nothing in this run can be
 played, keeps the saving of its signs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -36,7 +35,7 @@ from zprof.diagnosis.claims import change_saving, split_savings
 from zprof.model.findings import Confidence, Finding, SavingNote, Severity
 from zprof.model.gaps import Gap, GapKind
 from zprof.step.edits import changes_graph
-from zprof.step.predict import PlayedStep, widen_gains
+from zprof.step.play import PlayedStep, widen_gains
 from zprof.step.tasks import Graph
 
 #: Minimum gain, as a share of the step, and steps, for high confidence in a cause that only the step shows.
@@ -125,7 +124,7 @@ def _price_answers(
     decided = _decide_by_step(step, answers, causes)
     signs = [each for each in answers.values() if isinstance(each, Finding) and each.cause not in decided]
     priced = [price_finding(step, finding, causes[finding.cause]) for finding in signs]
-    known = [*(each.finding for each in priced if each.finding is not None), *decided.values()]
+    known = [*(finding for finding, _ in priced if finding is not None), *decided.values()]
     sure = {finding.cause for finding in known if finding.confidence is not Confidence.LOW}
     added = {
         cause.name: seen
@@ -134,7 +133,7 @@ def _price_answers(
         if isinstance(seen := look_at_step(step, cause), Finding)
     }
     kept = [finding for finding in known if finding.cause not in added]
-    played = {each.finding.cause for each in priced if each.finding is not None and each.is_played}
+    played = {finding.cause for finding, is_played in priced if finding is not None and is_played}
     findings = drop_explained(step, [*kept, *added.values()], causes)
     return findings, frozenset(played | added.keys() | decided.keys())
 
@@ -265,45 +264,38 @@ def rate_by_range(finding: Finding, wall_ns: float) -> Finding:
     )
 
 
-class Priced(NamedTuple):
-    """A finding, None if it is dropped; ``is_played``: its saving is that of the played step."""
+def price_finding(step: PlayedStep, finding: Finding, cause: Cause) -> tuple[Finding | None, bool]:
+    """Return the finding with the saving of its fix, or unchanged, and True if its step was played.
 
-    finding: Finding | None
-    is_played: bool
-
-
-def price_finding(step: PlayedStep, finding: Finding, cause: Cause) -> Priced:
-    """Return the finding with the saving of its fix, or unchanged if nothing of the step is its cause.
-
-    It is dropped if only the step shows what it costs and the step without it takes as long, or if the step
+    It is None if only the step shows what it costs and the step without it takes as long, or if the step
     shows another reason for its signs.
     """
     graph = step.graph
     if graph is None or finding.saving_ns[1] <= 0:
-        return Priced(finding, is_played=False)
+        return finding, False
     if step.has_kernels and cause.is_refuted is not None and cause.is_refuted(step):
-        return Priced(None, is_played=True)
+        return None, True
     gains = list_gains(step, finding, cause)
     if not gains:  # nothing of the step is the cause: it cannot be said what it costs
-        return Priced(finding, is_played=False)
+        return finding, False
     low, high = widen_gains(min(gains), max(gains), step.step_ns)
     is_negligible = high < _NEGLIGIBLE_RATIO * step.step_ns
     # one way in which the fix may turn out gains nothing
     confidence = Confidence.LOW if min(gains) <= 0 else finding.confidence
     if cause.is_priced_by_step:
         if step.has_kernels and is_negligible and finding.severity is Severity.LOW:
-            return Priced(None, is_played=True)
+            return None, True
         finding = replace(finding, severity=rate_severity(high, step.step_ns))
     if is_negligible:  # the step without the cause takes as long: its signs are real, but cost nothing
         noted = change_saving(finding, (0.0, high), SavingNote.GAINS_NOTHING, confidence=Confidence.LOW)
-        return Priced(noted, is_played=True)
+        return noted, True
     # one step does not show whether its content recurs
     is_significant = min(gains) > 0 and max(gains) >= MIN_GAIN_RATIO * step.step_ns and graph.steps > 1
     if is_significant and step.has_kernels and confidence is Confidence.LOW:
         is_note = cause.is_note is not None and cause.is_note(step.analysis)
         confidence = Confidence.LOW if is_note else Confidence.MEDIUM
     priced = replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
-    return Priced(priced, is_played=True)
+    return priced, True
 
 
 def list_gains(step: PlayedStep, finding: Finding, cause: Cause) -> list[float]:

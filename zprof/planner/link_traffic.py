@@ -7,7 +7,6 @@ padding is not included. Frozen parameters are gathered in stage 3 only and neve
 
 from collections.abc import Iterator
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.model.job import Assumed, Hardware, Job
@@ -70,7 +69,7 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
     if job.degrees.dp == 1:
         return
     stack, stage, sizes = _device_units(job), get_zero_stage(scheme), job.element_bytes
-    times = count_collectives(scheme, job.batch.micro_batches)
+    gathers, reductions = count_collectives(scheme, job.batch.micro_batches)
     kept = job.batch.micro_batches if scheme is Scheme.ZERO_3 and job.overlap.keep_last else 0
     # The elements of the device's units, or of the stated parameters if only the shape is assumed.
     elements = (
@@ -79,19 +78,19 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
         else stack.elements
     )
     trained = trained_elements(job, elements)
-    gathered = times.gathers * (elements if stage == 3 else trained) - kept * stack.last.elements
-    reduced = times.reductions * trained
+    gathered = gathers * (elements if stage == 3 else trained) - kept * stack.last.elements
+    reduced = reductions * trained
     size = gathered * sizes.gathered + reduced * sizes.reduced
     links = [(run.count, *time_data_link(job, hardware, run, stage)) for run in stack.all]
     last, _ = time_data_link(job, hardware, stack.last, stage)
-    reductions = times.reductions // 2 if stage == 0 else times.reductions
+    reduced_times = reductions // 2 if stage == 0 else reductions
     yield LinkTraffic(
         axis=Axis.DATA,
         link=get_link_name(make_data_group(hardware, job.degrees)),
         elements=gathered + reduced,
         bytes=size,
         ring_bytes=round(ring_bytes(job.degrees.dp, size)),
-        time_ns=sum(n * (times.gathers * gather + reductions * reduce) for n, gather, reduce in links)
+        time_ns=sum(n * (gathers * gather + reduced_times * reduce) for n, gather, reduce in links)
         - kept * last,
         assumption="traffic.pipedream_data" if scheme is Scheme.PIPEDREAM else _DATA_ASSUMPTIONS[stage],
     )
@@ -155,26 +154,21 @@ def _host_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
     )
 
 
-class CollectiveCounts(Struct, frozen=True, kw_only=True):
-    """Gathers of all parameters and reductions of all gradients per step; an all-reduce is two reductions."""
+def count_collectives(scheme: Scheme, micro_batches: int) -> tuple[int, int]:
+    """Count the gathers of all parameters and the reductions of all gradients in a step.
 
-    gathers: int
-    reductions: int
-
-
-def count_collectives(scheme: Scheme, micro_batches: int) -> CollectiveCounts:
-    """Count the gathers and reductions of a step (arXiv 1910.02054, section 7.2).
+    An all-reduce is two reductions (arXiv 1910.02054, section 7.2).
 
     PipeDream updates, and therefore reduces, in every micro-batch (arXiv 1806.03377, section 3.3).
     """
     match scheme:
         case Scheme.ZERO_1:
-            return CollectiveCounts(gathers=1, reductions=1)
+            return 1, 1
         case Scheme.ZERO_2:
-            return CollectiveCounts(gathers=1, reductions=micro_batches)
+            return 1, micro_batches
         case Scheme.ZERO_3:
-            return CollectiveCounts(gathers=2 * micro_batches, reductions=micro_batches)
+            return 2 * micro_batches, micro_batches
         case Scheme.PIPEDREAM:
-            return CollectiveCounts(gathers=0, reductions=2 * micro_batches)
+            return 0, 2 * micro_batches
         case _:
-            return CollectiveCounts(gathers=0, reductions=2)
+            return 0, 2

@@ -11,13 +11,12 @@ from zprof.model.tenants import DISPLAY_ORDER
 from zprof.planner.gpt_units import with_units
 from zprof.planner.link_traffic import plan_traffic
 from zprof.planner.memory import device_memory, largest_model
-from zprof.planner.memory.states import total_state_bytes
+from zprof.planner.memory.closed_forms import total_state_bytes
 from zprof.planner.memory.walk.ledger import ASSUMPTIONS as WALK_ASSUMPTIONS
 from zprof.planner.parallelism import spread_devices
-from zprof.planner.planned_step import plan_step
+from zprof.planner.planned_step import STEP_ASSUMPTIONS, TRAFFIC_ASSUMPTIONS, plan_step
 from zprof.planner.refusals import refuse_impossible
 from zprof.planner.sensitivity import analyze_sensitivity
-from zprof.planner.step_assumptions import STEP_ASSUMPTIONS, TRAFFIC_ASSUMPTIONS
 from zprof.planner.unit_times import achieved_flops_per_s, find_rate_gaps
 from zprof.planner.usual_values import drop_assumed, list_assumed_leaves
 from zprof.version import __version__

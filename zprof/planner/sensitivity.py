@@ -36,10 +36,14 @@ from zprof.model.job import A100, H100, V100, Batch, Degrees, Hardware, Job
 from zprof.model.plan import BreakEven, Scheme, Sensitivity, SensitivityPoint, SpeedUp, Term
 from zprof.planner.gpt_units import with_units
 from zprof.planner.memory import closed_forms
-from zprof.planner.memory.closed_forms import gathered_bytes, sum_known_bytes, working_set_bytes
+from zprof.planner.memory.closed_forms import (
+    gathered_bytes,
+    sum_known_bytes,
+    total_state_bytes,
+    working_set_bytes,
+)
 from zprof.planner.memory.device_memory import plan_memory
 from zprof.planner.memory.largest_model import find_largest_fit
-from zprof.planner.memory.states import total_state_bytes
 from zprof.planner.parallelism import spread_devices
 from zprof.planner.planned_step import plan_stack_step
 from zprof.planner.rounding import ceil_div

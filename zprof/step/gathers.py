@@ -32,7 +32,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.step import edits
 from zprof.step.links import read_latencies
 from zprof.step.messages import held_gathers_ratio, late_gathers_ratio, run_beside_ratio
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.slowdown import measure_slowdown
 from zprof.step.structure import count_blocks
 from zprof.step.tasks import Graph

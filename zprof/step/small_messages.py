@@ -84,7 +84,15 @@ class SmallMessages(Struct, frozen=True, kw_only=True):
     @property
     def facts(self) -> list[Fact]:
         """Counts, sizes and times of the messages, and what is exposed of them."""
-        facts = [fact for messages in self.step.traffic.both for fact in _list_message_facts(messages)]
+        facts = []
+        for messages in self.step.traffic.both:
+            kind = messages.kind.value
+            facts += [
+                make_fact("{kind}_count_per_step", messages.count, kind=kind),
+                make_fact("{kind}_bytes_median", messages.bytes, kind=kind),
+                make_fact("{kind}_time_median", messages.each_ns, kind=kind),
+                make_fact("{kind}_latency", messages.latency_ns or 0.0, kind=kind),
+            ]
         facts += [
             make_fact("latency_share", self.latency_ratio),
             make_fact("exposed_transfer_per_step", self.step.exposed_ns),
@@ -93,16 +101,6 @@ class SmallMessages(Struct, frozen=True, kw_only=True):
             launch = self.step.traffic.launch_ns
             facts.append(make_fact("launch_time_per_step", launch))
         return facts
-
-
-def _list_message_facts(messages: Messages) -> list[Fact]:
-    kind = messages.kind.value
-    return [
-        make_fact("{kind}_count_per_step", messages.count, kind=kind),
-        make_fact("{kind}_bytes_median", messages.bytes, kind=kind),
-        make_fact("{kind}_time_median", messages.each_ns, kind=kind),
-        make_fact("{kind}_latency", messages.latency_ns or 0.0, kind=kind),
-    ]
 
 
 def rate_small_messages(small: SmallMessages) -> Confidence:
@@ -149,12 +147,13 @@ def find_small_messages(analysis: RunAnalysis) -> SmallMessages | None:
     ratio = traffic.latency_ratio
     if ratio is None or ratio <= LATENCY_RATIO:
         return None
+    names = traffic.gathers.rows.texts("unit").list_distinct() if traffic.gathers is not None else None
     return SmallMessages(
         step=model_step(analysis, traffic),
         latency_ratio=ratio,
         latency_ns=max(messages.latency_ns or 0.0 for messages in traffic.both),
         is_met=all(_is_latency_confirmed(analysis, messages) for messages in traffic.both),
-        per_block=_units_per_block_of_traffic(traffic),
+        per_block=None if names is None else count_units_per_block(names),
         wall_ns=wall,
     )
 
@@ -162,12 +161,6 @@ def find_small_messages(analysis: RunAnalysis) -> SmallMessages | None:
 def _is_latency_confirmed(analysis: RunAnalysis, messages: Messages) -> bool:
     quick = float(np.quantile(measure_transfers(analysis, messages.rows).floats("elapsed_ns"), QUICK_SHARE))
     return quick >= QUICKER_RATIO * (messages.latency_ns or 0.0)
-
-
-def _units_per_block_of_traffic(traffic: StepTraffic) -> float | None:
-    if traffic.gathers is None:
-        return None
-    return count_units_per_block(traffic.gathers.rows.texts("unit").list_distinct())
 
 
 _BLOCK = re.compile(r"(?:[A-Za-z_]\w*\.)*\d+(?![^.\s\[])", re.ASCII)

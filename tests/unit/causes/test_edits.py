@@ -18,7 +18,7 @@ from zprof.diagnosis.find_causes import drop_explained, look_at_step, price_find
 from zprof.model.findings import Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.simulator.plan import Vendor
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 from zprof.step.tasks import NONE, Graph
 
 

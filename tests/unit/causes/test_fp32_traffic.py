@@ -22,7 +22,7 @@ from zprof.analysis.columns import Columns, OptionalInts
 from zprof.causes.cause import Cause
 from zprof.causes.fp32_gather import CAUSE as fp32_gather
 from zprof.causes.fp32_reduce import CAUSE as fp32_reduce
-from zprof.step.half_precision import ComputeType, measure_half_bytes, read_compute_type
+from zprof.step.needless_bytes import ComputeType, measure_half_bytes, read_compute_type
 from zprof.step.traffic import read_model_traffic
 
 IN_HALF = [

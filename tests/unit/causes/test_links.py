@@ -16,8 +16,7 @@ from zprof.causes.sharding_spans_nodes import CAUSE as sharding_spans_nodes
 from zprof.diagnosis.find_causes import ask
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
-from zprof.step.bandwidth import compare_unsized
-from zprof.step.slow_groups import describe_group, read_reached_ratios, select_slow_rows
+from zprof.step.bandwidth import compare_unsized, describe_group, read_reached_ratios, select_slow_rows
 
 MIB = 1 << 20
 FAST, SLOW = Scenario(bytes_per_s=500e6), Scenario(bytes_per_s=60e6)

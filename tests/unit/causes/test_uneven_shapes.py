@@ -13,7 +13,7 @@ from zprof.analysis.time.longer_inputs import find_longer_inputs
 from zprof.causes.uneven_shapes import CAUSE as uneven_shapes
 from zprof.model.memory import Memory, PhasePeak
 from zprof.model.tenants import Tenant
-from zprof.step.padding import measure_filling, measure_padding
+from zprof.step.needless_bytes import measure_filling, measure_padding
 
 PAD, COPY = "void chunk_cat_cuda_kernel<c10::BFloat16>", "split_with_sizes_copy_kernel"
 ADAM, NORM = "multi_tensor_apply_kernel<FusedAdam>", "void vectorized_layer_norm_kernel<c10::BFloat16>"

@@ -25,7 +25,7 @@ from zprof.model.findings import Finding
 from zprof.simulator.causes import NONE, TIGHT, plant
 from zprof.simulator.plan import AllocatorRetries, HostDelay, Network, SimulationPlan, Vendor
 from zprof.simulator.simulate import simulate
-from zprof.step.predict import PlayedStep
+from zprof.step.play import PlayedStep
 
 NVIDIA, AMD, GLOO = Vendor.NVIDIA, Vendor.AMD, Vendor.GLOO
 SLOW = pytest.mark.slow

@@ -11,7 +11,7 @@ from zprof.model.job import V100, Batch, Degrees, Hardware, Job, ModelUnit, Resi
 from zprof.model.plan import PIPELINES, Plan, PlanRow, Scheme
 from zprof.model.tenants import Tenant
 from zprof.planner.gpt_units import with_units
-from zprof.planner.memory.states import state_bytes
+from zprof.planner.memory.closed_forms import state_bytes
 from zprof.planner.model_presets import find_preset
 from zprof.planner.model_shapes import count_parameters
 from zprof.planner.parallelism import spread_devices

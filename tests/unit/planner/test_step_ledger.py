@@ -23,9 +23,8 @@ from zprof.model.job import (
 )
 from zprof.model.plan import Scheme
 from zprof.planner.plan import plan
-from zprof.planner.planned_step import plan_step
+from zprof.planner.planned_step import STEP_ASSUMPTIONS, plan_step
 from zprof.planner.sensitivity import with_bandwidth, with_latency, with_tokens
-from zprof.planner.step_assumptions import STEP_ASSUMPTIONS
 
 FP32 = ElementBytes(parameter=4, gradient=4, optimizer_state=8, gathered=4, reduced=4, gradient_copy=0)
 

@@ -13,8 +13,7 @@ from zprof.diagnosis.find_causes import list_gains
 from zprof.model.gaps import Gap
 from zprof.simulator.plan import Vendor
 from zprof.step.from_host_spans import build_host_graph
-from zprof.step.play import play_graph
-from zprof.step.predict import PlayedStep, widen_gains
+from zprof.step.play import PlayedStep, play_graph, widen_gains
 
 #: How far a gain may be off, as a share of it: less than the error that ranges state.
 _ERROR_RATIO = 0.1

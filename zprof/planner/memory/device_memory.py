@@ -29,18 +29,20 @@ from zprof.model.gaps import Gap
 from zprof.model.job import Job, ModelUnit
 from zprof.model.plan import PIPELINES, Assumption, Scheme, Term, get_zero_stage
 from zprof.model.tenants import Tenant
-from zprof.planner.memory import states
 from zprof.planner.memory.closed_forms import (
+    STATE_ASSUMPTIONS,
     checkpoint_bytes,
     find_memory_gaps,
     make_copy_terms,
     make_paper_terms,
+    make_stashed_term,
+    make_state_terms,
     make_unknown_term,
     pick_highest_moment,
+    split_stages,
     sum_known_bytes,
     working_set_bytes,
 )
-from zprof.planner.memory.states import make_stashed_term, make_state_terms, split_stages
 from zprof.planner.memory.walk import peak
 from zprof.planner.rounding import ceil_div
 
@@ -113,7 +115,7 @@ RESIDUAL_ASSUMPTIONS: Mapping[str, Assumption] = {
         deviation=f"{_UNITS}; the paper uses no checkpointing",
     ),
 }
-MEMORY_ASSUMPTIONS: Mapping[str, Assumption] = {**states.STATE_ASSUMPTIONS, **RESIDUAL_ASSUMPTIONS}
+MEMORY_ASSUMPTIONS: Mapping[str, Assumption] = {**STATE_ASSUMPTIONS, **RESIDUAL_ASSUMPTIONS}
 _Terms = tuple[Term, ...]
 
 

@@ -21,9 +21,8 @@ from msgspec.structs import replace
 from zprof.model.job import Job, Shape
 from zprof.model.plan import Assumption, Scheme
 from zprof.planner.gpt_units import with_units
-from zprof.planner.memory.closed_forms import sum_known_bytes
+from zprof.planner.memory.closed_forms import sum_known_bytes, total_state_bytes
 from zprof.planner.memory.device_memory import plan_memory
-from zprof.planner.memory.states import total_state_bytes
 from zprof.planner.model_shapes import count_parameters, scale_width
 from zprof.planner.refusals import MAX_LAYERS, MAX_WIDTH
 from zprof.planner.rounding import ceil_div

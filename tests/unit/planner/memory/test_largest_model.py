@@ -8,14 +8,13 @@ from msgspec.structs import replace
 from zprof.model.job import V100, Batch, Degrees, Hardware, Job, Residual, Shape
 from zprof.model.plan import Scheme
 from zprof.planner.gpt_units import with_units
-from zprof.planner.memory.closed_forms import sum_known_bytes
+from zprof.planner.memory.closed_forms import make_stashed_term, state_bytes, sum_known_bytes
 from zprof.planner.memory.device_memory import plan_memory
 from zprof.planner.memory.largest_model import (
     find_largest_fit,
     find_largest_near,
     largest_parameters,
 )
-from zprof.planner.memory.states import make_stashed_term, state_bytes
 from zprof.planner.model_shapes import count_parameters
 
 STAGED = (Scheme.DATA_PARALLEL, Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)

@@ -11,9 +11,9 @@ from zprof.planner.memory.closed_forms import (
     fused_buffer_bytes,
     gathered_bytes,
     gradient_copy_bytes,
+    state_bytes,
     working_set_bytes,
 )
-from zprof.planner.memory.states import state_bytes
 
 GPT_2 = Shape(layers=48, hidden=1600)
 TOKENS = 32 * 1024

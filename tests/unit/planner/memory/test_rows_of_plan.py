@@ -8,9 +8,8 @@ from zprof.model.job import Batch, Degrees, Job, ModelUnit, Overlap, Residual, S
 from zprof.model.plan import Scheme
 from zprof.model.tenants import Tenant
 from zprof.planner.gpt_units import with_units
-from zprof.planner.memory.closed_forms import sum_known_bytes
+from zprof.planner.memory.closed_forms import state_bytes, sum_known_bytes
 from zprof.planner.memory.device_memory import MEMORY_ASSUMPTIONS, plan_memory
-from zprof.planner.memory.states import state_bytes
 from zprof.planner.model_shapes import count_parameters
 
 BARE = Job(parameters=7_500_000_000, degrees=Degrees(dp=64))

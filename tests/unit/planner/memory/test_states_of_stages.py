@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from zprof.model.job import Degrees, Job, ModelUnit, Shape
 from zprof.model.plan import Scheme
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.states import make_stashed_term, state_bytes, total_state_bytes
+from zprof.planner.memory.closed_forms import make_stashed_term, state_bytes, total_state_bytes
 
 ZERO = (Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
 STAGED = (Scheme.DATA_PARALLEL, *ZERO)

@@ -31,7 +31,6 @@ from msgspec.structs import replace
 from zprof.model.job import Job, ModelUnit
 from zprof.model.plan import Term
 from zprof.planner.gpt_units import moments_by_unit
-from zprof.planner.memory.walk.buffers import MAX_CONCURRENT, GatheredUnits, Gradients, compute_backend_copy
 from zprof.planner.memory.walk.layout import (
     WalkedUnit,
     compute_model_states,
@@ -47,6 +46,7 @@ from zprof.planner.memory.walk.ledger import (
     GATHERED_CHECKPOINT,
     GATHERED_CHUNK,
     GRADIENT_COPY,
+    MAX_CONCURRENT,
     OPERATOR_OUTPUTS,
     OPTIMIZER_STATE,
     PARAMETERS,
@@ -55,7 +55,10 @@ from zprof.planner.memory.walk.ledger import (
     SCRATCH,
     TIED_HEAD_GRADIENT,
     UNREDUCED,
+    GatheredUnits,
+    Gradients,
     LiveBytes,
+    compute_backend_copy,
 )
 from zprof.planner.rounding import ceil_div
 from zprof.planner.unit_moments import UnitMoment, UnitMoments, with_gradients
