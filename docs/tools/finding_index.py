@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from zprof.causes.registry import load_causes
+from zprof.causes import load_causes
 
 INDEX = Path(__file__).parents[1] / "findings" / "index.json"
 

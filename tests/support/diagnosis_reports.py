@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.reports import memory_only, slower, straggler
-from zprof.causes.registry import load_causes
+from zprof.causes import load_causes
 from zprof.diagnosis.claims import Unexplained
 from zprof.diagnosis.verdict import Case, judge
 from zprof.model.findings import Confidence, Evidence, Finding, Severity

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from tests.support.analyses import MS, Scenario, analysis_of
 from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
+from zprof.causes import load_causes
 from zprof.causes.cause import Cause
-from zprof.causes.registry import load_causes
 from zprof.diagnosis.diagnose import diagnose
 from zprof.diagnosis.find_causes import ask
 from zprof.model.findings import Confidence, Finding, Severity

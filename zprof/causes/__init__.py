@@ -1,1 +1,37 @@
-"""Causes of slow, stuck or oversized steps, one file each; ``cause`` defines their record."""
+"""Load the causes that a run has what they need for: one file each in this folder, but for the shared ones.
+
+Names and needs are known from the index (:mod:`zprof.model.findings`) without loading a file. A file that
+is not in the index yet is loaded.
+"""
+
+from collections.abc import Collection, Mapping
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from zprof.causes.cause import Cause, Need
+from zprof.model.findings import read_index
+
+_SHARED = frozenset({"cause", "fix", "host_fixes", "lateness", "stuck"})
+
+
+@cache
+def load_cause(name: str) -> Cause:
+    """Load the record of a cause by its name."""
+    cause: Cause = import_module(f"zprof.causes.{name}").CAUSE
+    return cause
+
+
+@cache
+def load_causes(has: frozenset[Need] = frozenset(Need)) -> Mapping[str, Cause]:
+    """Load the causes by name, in the order of their ids, of which a run has all needs; by default all."""
+    known = {entry.name: entry.needs for entry in read_index()}
+    loaded = [load_cause(name) for name in list_names() if has.issuperset(known.get(name, ()))]
+    usable = [cause for cause in loaded if has.issuperset(cause.needs)]
+    return {cause.name: cause for cause in sorted(usable, key=lambda cause: cause.id)}
+
+
+@cache
+def list_names() -> Collection[str]:
+    """Return the names of all causes: those of their files."""
+    return sorted({module.name for module in iter_modules(__path__)} - _SHARED)

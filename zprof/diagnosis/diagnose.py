@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_only, analyse_time_only
+from zprof.causes import load_causes
 from zprof.causes.cause import Cause, Need
-from zprof.causes.registry import load_causes
 from zprof.diagnosis.claims import find_unexplained_loss
 from zprof.diagnosis.find_causes import find_causes
 from zprof.diagnosis.verdict import Case, has_run_out_of_memory, judge, judge_memory

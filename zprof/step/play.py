@@ -44,8 +44,7 @@ from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s, covered, union
 from zprof.model.gaps import Gap
 from zprof.model.plan import Change
-from zprof.step.from_host_spans import build_host_graph
-from zprof.step.from_kernels import build_graph
+from zprof.step.from_recording import build_graph, build_host_graph
 from zprof.step.from_units.prediction import predict_gain_ns
 from zprof.step.lost_members import merge_orders
 from zprof.step.message_sizes import ResizedMessages
@@ -266,14 +265,6 @@ def _find_previous_on_stream(stream: Int64s) -> Int64s:
     return previous
 
 
-class _ConcurrentMessages(Struct, frozen=True):
-    """The kind and bytes of each collective, and the time of concurrent messages of other communicators."""
-
-    kind: Strings
-    size: Floats
-    beside_ns: Floats
-
-
 def infer_link_sharing(graph: Graph, collectives: Columns) -> Graph:
     """Return the graph with the transfer times of messages alone, and the loss of each communicator.
 
@@ -282,12 +273,15 @@ def infer_link_sharing(graph: Graph, collectives: Columns) -> Graph:
     """
     if len(np.unique(graph.lane[graph.lane != NONE])) < 2:
         return graph
-    messages = _read_messages(graph, collectives)
-    fits = ((lane, _fit_lost_ratio(graph, messages, lane)) for lane in np.unique(graph.lane).tolist())
+    kinds, sizes, beside_ns = _read_messages(graph, collectives)
+    fits = (
+        (lane, _fit_lost_ratio(graph, kinds, sizes, beside_ns, lane))
+        for lane in np.unique(graph.lane).tolist()
+    )
     lost = {lane: min(ratio, _MAX_LOST_RATIO) for lane, ratio in fits if ratio >= _LOST_RATIO}
     if not lost:
         return graph
-    excess_ns = messages.beside_ns * np.array([lost.get(lane, 0.0) for lane in graph.lane.tolist()])
+    excess_ns = beside_ns * np.array([lost.get(lane, 0.0) for lane in graph.lane.tolist()])
     ranks = []
     for rank in graph.ranks:
         work = rank.work_ns.copy()
@@ -297,7 +291,8 @@ def infer_link_sharing(graph: Graph, collectives: Columns) -> Graph:
     return replace(graph, ranks=tuple(ranks), transfer_ns=graph.transfer_ns - excess_ns, lost=lost)
 
 
-def _read_messages(graph: Graph, collectives: Columns) -> _ConcurrentMessages:
+def _read_messages(graph: Graph, collectives: Columns) -> tuple[Strings, Floats, Floats]:
+    """Return kind and bytes of each collective, and the time of concurrent ones of other communicators."""
     beside, sizes = np.zeros(len(graph.transfer_ns)), np.zeros(len(graph.transfer_ns))
     kinds = np.full(len(sizes), "", dtype=object)
     for rank in graph.ranks:
@@ -312,17 +307,17 @@ def _read_messages(graph: Graph, collectives: Columns) -> _ConcurrentMessages:
             mine, others = lanes == lane, (lanes != lane) & (lanes != NONE)
             own = covered(union(spans[others]), spans[mine, 0], spans[mine, 1])
             beside[numbers[mine]] = np.maximum(beside[numbers[mine]], own)
-    return _ConcurrentMessages(kinds.astype(np.str_), sizes, beside)
+    return kinds.astype(np.str_), sizes, beside
 
 
-def _fit_lost_ratio(graph: Graph, messages: _ConcurrentMessages, lane: int) -> float:
+def _fit_lost_ratio(graph: Graph, kinds: Strings, sizes: Floats, beside_ns: Floats, lane: int) -> float:
     """Return the share of its rate that a communicator loses to concurrent ones; 0 if unknown."""
-    known = (graph.lane == lane) & (messages.size > 0) & (graph.transfer_ns > 0) & (lane != NONE)
+    known = (graph.lane == lane) & (sizes > 0) & (graph.transfer_ns > 0) & (lane != NONE)
     beside, rates = [], []
-    for kind in np.unique(messages.kind[known]).tolist():
-        mine = known & (messages.kind == kind)
-        rate = messages.size[mine] / graph.transfer_ns[mine]
-        beside.append(messages.beside_ns[mine] / graph.transfer_ns[mine])
+    for kind in np.unique(kinds[known]).tolist():
+        mine = known & (kinds == kind)
+        rate = sizes[mine] / graph.transfer_ns[mine]
+        beside.append(beside_ns[mine] / graph.transfer_ns[mine])
         rates.append(rate / rate.mean() - 1)
     degrees_of_freedom = int(known.sum()) - len(rates) - 1
     if degrees_of_freedom < _MIN_FREEDOM:

@@ -14,7 +14,7 @@ from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.run.reader import load
 from zprof.step.edits import even_out_ranks
-from zprof.step.from_kernels import build_graph
+from zprof.step.from_recording import build_graph
 from zprof.step.play import play_graph
 from zprof.step.tasks import Graph
 

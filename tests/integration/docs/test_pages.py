@@ -12,8 +12,8 @@ import pytest
 from docs.tools.examples import PAGES, ROOT, read_examples, run_example
 from docs.tools.pictures import PICTURES, draw_pictures, open_workplace, read_recorded_outputs
 from tests.support.pinned import is_pinned
+from zprof.causes import load_causes
 from zprof.causes.cause import Need
-from zprof.causes.registry import load_causes
 from zprof.cli.parser import parse
 
 README = ROOT / "README.md"

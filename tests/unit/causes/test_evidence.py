@@ -7,8 +7,8 @@ import pytest
 
 import zprof
 from zprof.analysis.signal import make_fact
+from zprof.causes import load_causes
 from zprof.causes.cause import COMMON_EVIDENCE, write_evidence
-from zprof.causes.registry import load_causes
 from zprof.causes.units_too_small import CAUSE as units_too_small
 from zprof.model.time import Time, Window, WindowPolicy
 

@@ -22,8 +22,8 @@ from zprof.analysis.intervals import EMPTY
 from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.steps import StepWindows
+from zprof.causes import load_causes
 from zprof.causes.measurement_artifact import CAUSE as measurement_artifact
-from zprof.causes.registry import load_causes
 from zprof.diagnosis.claims import order_findings
 from zprof.model.findings import Confidence, Severity
 

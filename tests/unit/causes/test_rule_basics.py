@@ -11,9 +11,9 @@ from tests.support.repeats import analysis_with, gather, reduce
 from tests.support.rule_runs import found, run_of, without_collectives
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import has_no_collectives
+from zprof.causes import load_causes
 from zprof.causes.cause import Cause, rate_severity
 from zprof.causes.copy_overhead import CAUSE as copy_overhead
-from zprof.causes.registry import load_causes
 from zprof.model.findings import Severity
 
 PAGES = Path(__file__).parents[3] / "docs/findings"

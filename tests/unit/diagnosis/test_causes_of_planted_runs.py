@@ -17,7 +17,7 @@ from tests.support.diagnoses import (
     true_saving_ns,
 )
 from tests.support.rule_runs import found
-from zprof.causes.registry import load_causes
+from zprof.causes import load_causes
 from zprof.causes.straggler_rank import CAUSE as straggler_rank
 from zprof.diagnosis.diagnose import diagnose
 from zprof.diagnosis.find_causes import look_at_step

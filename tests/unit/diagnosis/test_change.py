@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from tests.support.reports import slower
 from tests.support.rule_runs import run_of
 from zprof.analysis.columns import Columns
+from zprof.causes import load_causes
 from zprof.causes.blocking_sync import is_waiting_as_often
-from zprof.causes.registry import load_causes
 from zprof.diagnosis.change import attribute_change, find_unclaimed_change, is_cause_of_change
 from zprof.model.findings import Confidence, Evidence, Finding, SavingNote
 from zprof.model.time import LEDGER_TERMS

@@ -5,7 +5,7 @@ from msgspec.structs import fields, replace
 
 from tests.support.analyses import Scenario
 from tests.support.rule_runs import claim, run_of
-from zprof.causes.registry import load_causes
+from zprof.causes import load_causes
 from zprof.diagnosis.claims import (
     ExposedGroup,
     find_unexplained_loss,

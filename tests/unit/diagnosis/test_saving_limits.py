@@ -9,7 +9,7 @@ from tests.support.analyses import MS
 from tests.support.diagnoses import Diagnosed, base, diagnosed, planted
 from tests.support.rule_runs import claim, run_of, with_terms
 from zprof.analysis.per_step import mean_wall_ns
-from zprof.causes.registry import load_causes
+from zprof.causes import load_causes
 from zprof.diagnosis.claims import split_savings
 from zprof.diagnosis.find_causes import find_causes, rate_by_range
 from zprof.model.findings import Confidence, Evidence, SavingNote, Severity

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from tests.support.analyses import MS, Scenario
 from tests.support.rule_runs import claim, run_of, with_terms
-from zprof.causes.registry import load_causes
+from zprof.causes import load_causes
 from zprof.diagnosis.claims import ExposedGroup, Unexplained
 from zprof.diagnosis.verdict import Case, judge, judge_change
 from zprof.model.findings import Confidence, Finding

@@ -15,7 +15,7 @@ from zprof.integrations.imports.import_paths import import_paths
 from zprof.run.reader import load
 from zprof.simulator.causes import plant
 from zprof.simulator.simulate import simulate
-from zprof.step.from_kernels import build_graph
+from zprof.step.from_recording import build_graph
 from zprof.step.lost_members import fill_lost_members, merge_orders
 from zprof.step.play import play_graph
 from zprof.step.tasks import NONE, Graph, RankTasks

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.diagnoses import base, diagnosed, planted, step_ns, true_saving_ns
-from zprof.causes.registry import load_causes
+from zprof.causes import load_causes
 from zprof.diagnosis.find_causes import list_gains
 from zprof.model.gaps import Gap
 from zprof.simulator.plan import Vendor
-from zprof.step.from_host_spans import build_host_graph
+from zprof.step.from_recording import build_host_graph
 from zprof.step.play import PlayedStep, play_graph, widen_gains
 
 #: How far a gain may be off, as a share of it: less than the error that ranges state.
