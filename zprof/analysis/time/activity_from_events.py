@@ -40,7 +40,7 @@ _CATEGORIES = ("cpu_op", "user_annotation")
 
 def has_device_work(events: pa.Table | EventColumns) -> bool:
     """Return True if the trace has device work."""
-    return not WORK_CATEGORIES.isdisjoint(decode_events(events).list_categories())
+    return bool(decode_events(events).match_categories(WORK_CATEGORIES).any())
 
 
 def launches_device_work(events: pa.Table | EventColumns) -> bool:

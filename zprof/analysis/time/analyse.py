@@ -28,7 +28,6 @@ from zprof.analysis.time.ledger import (
 )
 from zprof.analysis.time.measure_ranks import MeasuredRanks, RankSummary, measure_ranks
 from zprof.analysis.time.passes import NO_PASSES, make_pass_table
-from zprof.analysis.time.rank import sum_unsplit_exposed
 from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.synchronise import SynchronisedRun
 from zprof.analysis.time.timeline import RankWindow, report_no_collectives
@@ -255,7 +254,7 @@ def _list_collective_gaps(run: Run, collectives: Columns, windows: Sequence[Rank
     gaps = report_no_collectives(
         ranks, [rank for rank in ranks if rank not in ranks_with_collectives], run.manifest.world_size
     )
-    exposed_ns, unsplit_ns = sum_exposed(collectives), sum_unsplit_exposed(collectives)
+    exposed_ns, unsplit_ns = sum_exposed(collectives), sum_exposed(collectives.at(collectives.bools("bound")))
     if not is_unsplit(exposed_ns, unsplit_ns):
         return gaps
     reason = (

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from zprof.analysis.intervals import Intervals, intersect, intervals, measure, union
+from zprof.analysis.intervals import intersect, intervals, measure, union
 from zprof.analysis.time.timeline import load_collectives, load_timelines
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import WindowPolicy
@@ -54,22 +54,19 @@ def measure_device_totals(
             continue
         rows = collectives.at(collectives.ints("rank") == timeline.rank)
         spans = intervals(rows.ints("start_ns"), rows.ints("end_ns"))
+        compute, copies = timeline.activity.compute, timeline.activity.copies
         communication = union(spans, timeline.activity.nameless)
+        busy = union(compute, communication, copies)
+        span_ns = int(busy[-1, 1] - busy[0, 0]) if len(busy) else 0
         totals.append(
-            _make_totals(timeline.rank, timeline.activity.compute, communication, timeline.activity.copies)
+            DeviceTotals(
+                rank=timeline.rank,
+                span_ns=span_ns,
+                compute_ns=measure(compute),
+                communication_ns=measure(communication),
+                memory_ns=measure(copies),
+                overlapped_ns=measure(intersect(compute, communication)),
+                idle_ns=span_ns - measure(busy),
+            )
         )
     return totals, gaps
-
-
-def _make_totals(rank: int, compute: Intervals, communication: Intervals, copies: Intervals) -> DeviceTotals:
-    busy = union(compute, communication, copies)
-    span_ns = int(busy[-1, 1] - busy[0, 0]) if len(busy) else 0
-    return DeviceTotals(
-        rank=rank,
-        span_ns=span_ns,
-        compute_ns=measure(compute),
-        communication_ns=measure(communication),
-        memory_ns=measure(copies),
-        overlapped_ns=measure(intersect(compute, communication)),
-        idle_ns=span_ns - measure(busy),
-    )

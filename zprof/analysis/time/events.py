@@ -91,20 +91,6 @@ class EventColumns:
         """Mark the rows of these categories."""
         return look_up([text in categories for text in self.categories], self.category)
 
-    def list_categories(self) -> frozenset[str]:
-        """Return the categories that have a row."""
-        counts = np.bincount(self.category, minlength=len(self.categories))
-        return frozenset(self.categories[code] for code in np.flatnonzero(counts).tolist())
-
-    def find_names(self, codes: Codes, predicate: Callable[[str], object]) -> Mask:
-        """Mark the names that are among ``codes`` and for which the predicate returns something true."""
-        used = find_used(codes, len(self.names))
-        is_match = np.zeros(max(1, len(self.names)), dtype=np.bool_)
-        for code in used:
-            if predicate(self.names[code]):
-                is_match[code] = True
-        return is_match
-
     def _read(self, column: str, missing: int | None = None) -> Int64s:
         values = join_chunks(self._events.column(column))
         decoded: Int64s = read_numbers(values)
@@ -176,7 +162,10 @@ class EventView:
 
     def match_names(self, rows: Mask, predicate: Callable[[str], object]) -> Mask:
         """Mark the ``rows`` for whose name the predicate returns something true."""
-        is_match = self._columns.find_names(self._name[rows], predicate)
+        names = self._columns.names
+        is_match = np.zeros(max(1, len(names)), dtype=np.bool_)
+        for code in find_used(self._name[rows], len(names)):
+            is_match[code] = bool(predicate(names[code]))
         return rows & is_match[self._name]
 
     def names(self, rows: Mask) -> list[str]:

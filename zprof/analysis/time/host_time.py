@@ -56,13 +56,6 @@ def mean_of_recurring(values: Int64s | Floats) -> float:
     return min(float(np.minimum(times, second).mean()), _MAX_OVER_MEDIAN * float(np.median(times)))
 
 
-def single_occurrence_ns(analysis: RunAnalysis, column: str) -> float:
-    """Return the mean per step of the time in ``column`` that most ranks have and that does not recur."""
-    rows = analysis.host
-    values = _reached_by_most_ranks(rows.ints("step"), rows.floats(column))
-    return max(0.0, float(values.mean()) - mean_of_most_ranks(analysis, column)) if len(values) else 0.0
-
-
 def median_of_most_ranks(analysis: RunAnalysis, *columns: str) -> float:
     """Return the sum of ``columns`` that most ranks reach in the median step, without occasional time."""
     values = _most_ranks_per_step(analysis, columns)
@@ -157,7 +150,11 @@ def find_single_occurrence(
 
     ``what`` names the occurrence, after a colon.
     """
-    lost = sum(single_occurrence_ns(analysis, column) for column in columns)
+    lost, rows = 0.0, analysis.host
+    for column in columns:  # what most ranks have and does not recur, as the mean per step
+        values = _reached_by_most_ranks(rows.ints("step"), rows.floats(column))
+        mean = float(values.mean()) if len(values) else 0.0
+        lost += max(0.0, mean - mean_of_most_ranks(analysis, column))
     if _has_several_steps(analysis) or lost < min_ratio * mean_wall_ns(analysis):
         return None
     return Untested(

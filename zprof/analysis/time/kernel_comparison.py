@@ -102,10 +102,10 @@ def _select_model_kernels(analysis: RunAnalysis) -> Columns:
     rows = rows.at(~rows.texts("name").match(_OPTIMIZER.search))
     step_counts = dict(zip(*np.unique(analysis.steps.ints("rank"), return_counts=True), strict=True))
     steps = np.array([step_counts.get(rank, np.nan) for rank in rows.ints("rank")], dtype=np.float64)
-    return rows.with_columns(
-        alone_ns=estimate_alone_ns(rows, factor) / steps,
-        total_ns=rows.ints("total_ns") / steps,
-    )
+    # The time without concurrent collectives: measured, or by the factor where nothing is comparable.
+    assumed = (rows.ints("beside_ns") - rows.ints("judged_beside_ns")) * (1 - 1 / factor)
+    alone_ns = rows.ints("total_ns") - rows.ints("excess_ns") - assumed
+    return rows.with_columns(alone_ns=alone_ns / steps, total_ns=rows.ints("total_ns") / steps)
 
 
 def _sum_by_name(kernels: Columns, names: list[str], column: str) -> Floats:
@@ -191,12 +191,6 @@ def _median_slowdown(rows: Columns) -> float:
     known = known[np.argsort(ratio[known], kind="stable")]
     cumulative_ns = np.cumsum(rows.ints("judged_beside_ns")[known])
     return float(ratio[known][int((cumulative_ns < cumulative_ns[-1] / 2).sum())])
-
-
-def estimate_alone_ns(kernels: Columns, factor: float) -> Floats:
-    """Estimate the time of each row's kernels without concurrent collectives."""
-    assumed = (kernels.ints("beside_ns") - kernels.ints("judged_beside_ns")) * (1 - 1 / factor)
-    return kernels.ints("total_ns") - kernels.ints("excess_ns") - assumed
 
 
 class CopyCost(Struct, frozen=True, kw_only=True):

@@ -235,7 +235,7 @@ def measure_lag(rows: LateRows, work: Mapping[int, RankWork]) -> Floats:
 
 
 def _measure_free_time(work: RankWork, starts: Int64s, ends: Int64s) -> Int64s:
-    free: Int64s = np.maximum(0, ends - starts) - work.measure_blocked_time(starts, ends)
+    free: Int64s = np.maximum(0, ends - starts) - covered(work.blocked, starts, ends)
     return free
 
 
@@ -382,15 +382,16 @@ def _measure_activities(compared: ComparedIntervals, work: Mapping[int, RankWork
         rank_work = work[rank]
         program = compared.launched_from[positions], compared.launched_to[positions]
         span = program if not rank_work.on_device else (compared.begin[positions], compared.end[positions])
-        compute = rank_work.measure_compute(*span)
+        compute = covered(rank_work.compute, *span)
         if rank_work.on_device:
             compute = np.where(
                 compared.launch_known[positions], rank_work.sum_launched_compute(*program), compute
             )
         measured["compute"][positions] = compute
-        measured["copies"][positions] = rank_work.measure_copies(*span)
-        measured["blocked"][positions] = rank_work.measure_blocked_time(*span)
-        measured["idle"][positions] = rank_work.measure_idle(*span)
+        measured["copies"][positions] = covered(rank_work.copies, *span)
+        measured["blocked"][positions] = covered(rank_work.blocked, *span)
+        idle = np.maximum(0, span[1] - span[0]) - covered(rank_work.busy, *span)
+        measured["idle"][positions] = idle
     return measured
 
 

@@ -103,42 +103,26 @@ def measure_ranks(run: Run, policy: WindowPolicy, processes: int | None = None) 
         policy: Its time window.
         processes: Number of processes; None: as many as pay. If one fails, this process does the work.
     """
+    ranks, seconds = np.array(run.ranks, dtype=np.int64), np.zeros(len(run.ranks))
+    for place, rank in enumerate(run.ranks):
+        manifest = run.rank_manifests[rank]
+        table, parts = manifest.files.get("events"), manifest.parts.get("events", ())
+        events = table.rows if table is not None else sum(part.rows for part in parts)
+        seconds[place] = _SECONDS_PER_RANK + events / 1e6 * _SECONDS_PER_MILLION_EVENTS
     if processes is None:  # as many as pay: each must have more to do than starting it takes
-        seconds = sum(_estimate_seconds(run, rank) for rank in run.ranks)
         most = min(count_usable_processors(), _MAX_PROCESSES) if can_use_processes() else 1
-        processes = max(1, min(most, len(run.ranks), int(seconds / _MIN_SECONDS_PER_PROCESS)))
-    parts = _split_ranks(run, processes)
-    if len(parts) > 1:
+        processes = max(1, min(most, len(ranks), int(seconds.sum() / _MIN_SECONDS_PER_PROCESS)))
+    # neighbouring ranks in parts that take about as long as one another
+    middles = np.cumsum(seconds) - seconds / 2
+    part_of = (middles / seconds.sum() * processes).astype(np.int64)
+    groups = [ranks[part_of == number].tolist() for number in np.unique(part_of).tolist()]
+    if len(groups) > 1:
         try:
-            with ProcessWorkers([RankPart(run.select(ranks), policy) for ranks in parts]) as workers:
-                return _measure_parts(run, workers, len(parts))
+            with ProcessWorkers([RankPart(run.select(group), policy) for group in groups]) as workers:
+                return _measure_parts(run, workers, len(groups))
         except WorkerFailed:
             pass
     return _measure_parts(run, LocalWorker(RankPart(run, policy)), 1)
-
-
-def _estimate_seconds(run: Run, rank: int) -> float:
-    manifest = run.rank_manifests[rank]
-    table = manifest.files.get("events")
-    events = table.rows if table is not None else sum(part.rows for part in manifest.parts.get("events", ()))
-    return _SECONDS_PER_RANK + events / 1e6 * _SECONDS_PER_MILLION_EVENTS
-
-
-def _split_ranks(run: Run, parts: int) -> list[list[int]]:
-    """Return neighbouring ranks in parts that take about as long as one another."""
-    ranks = np.array(run.ranks, dtype=np.int64)
-    seconds = np.array([_estimate_seconds(run, rank) for rank in run.ranks])
-    middles = np.cumsum(seconds) - seconds / 2
-    part = (middles / seconds.sum() * parts).astype(np.int64)
-    return [ranks[part == number].tolist() for number in np.unique(part).tolist()]
-
-
-class PartRows(Struct, frozen=True, kw_only=True):
-    """The collectives of a part, matched, by rank and start; and when each rank of the job was recording."""
-
-    rows: Columns
-    uncertainty_ns: int
-    recording_start_ns: Mapping[int, int]
 
 
 class RankPart:
@@ -169,18 +153,22 @@ class RankPart:
             self._timelines[position] = timeline.on(clocks.of(timeline.rank))
         return {timeline.rank: find_recording_start(timeline) for timeline in self._timelines}
 
-    def measure(self, part: PartRows) -> list[RankSummary]:
-        """Measure the ranks, and forget them one by one."""
-        starts = RecordingStarts(part.recording_start_ns)
-        rank = part.rows.ints("rank")
+    def measure(self, part: tuple[Columns, int, Mapping[int, int]]) -> list[RankSummary]:
+        """Measure the ranks, and forget them one by one.
+
+        Args:
+            part: Their collectives, matched, by rank and start; the uncertainty of the clocks; and when each
+                rank of the job was recording.
+        """
+        rows, uncertainty_ns, recording_start_ns = part
+        starts = RecordingStarts(recording_start_ns)
+        rank = rows.ints("rank")
         summaries = []
         self._timelines.reverse()
         while self._timelines:
             timeline = self._timelines.pop()
-            own_rows = part.rows.at(
-                slice(*np.searchsorted(rank, (timeline.rank, timeline.rank + 1)).tolist())
-            )
-            result = analyse_rank(timeline, own_rows, part.uncertainty_ns, starts.find_start_ns)
+            own_rows = rows.at(slice(*np.searchsorted(rank, (timeline.rank, timeline.rank + 1)).tolist()))
+            result = analyse_rank(timeline, own_rows, uncertainty_ns, starts.find_start_ns)
             summaries.append(_summarize(timeline, result, self._clocks))
         return summaries
 
@@ -200,12 +188,12 @@ def _measure_parts(run: Run, workers: Workers[RankPart], parts: int) -> Measured
     rank = rows.ints("rank")
     recording_start_ns = {rank: start for starts in moved for rank, start in starts.items()}
     jobs = [
-        PartRows(
-            rows=rows.at(
+        (
+            rows.at(
                 slice(*np.searchsorted(rank, (min(starts), max(starts) + 1)).tolist()) if starts else slice(0)
             ),
-            uncertainty_ns=clocks.uncertainty_ns,
-            recording_start_ns=recording_start_ns,
+            clocks.uncertainty_ns,
+            recording_start_ns,
         )
         for starts in moved
     ]

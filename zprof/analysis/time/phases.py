@@ -16,7 +16,7 @@ from msgspec import Struct
 from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, subtract, union
 from zprof.analysis.time.clocks import RankClock
-from zprof.analysis.time.events import EventColumns, EventView
+from zprof.analysis.time.events import EventColumns, EventView, find_busiest
 from zprof.model.training import Phase
 
 _FSDP1 = r"FullyShardedDataParallel\._?"
@@ -175,19 +175,12 @@ def find_program_thread(view: EventView) -> int:
     for pattern in (_STEP, _OPTIMIZER, _LOADER):
         matches = view.match_names(named, pattern.fullmatch)
         if matches.any():
-            return _find_busiest(view.thread[matches])
+            return find_busiest(view.thread[matches])
     autograd_threads = view.thread[view.match_names(operators, _NODE.fullmatch)]
     program_operators = operators & ~np.isin(view.thread, autograd_threads)
     if program_operators.sum() >= _PROGRAM_RATIO * operators.sum():
         operators = program_operators
-    return _find_busiest(view.thread[operators])
-
-
-def _find_busiest(threads: Int64s) -> int:
-    if not len(threads):
-        return -1
-    numbers, counts = np.unique(threads, return_counts=True)
-    return int(numbers[np.argmax(counts)])
+    return find_busiest(view.thread[operators])
 
 
 def _read_marked_phases(marks: Columns, begin_ns: int) -> dict[Phase, Intervals]:

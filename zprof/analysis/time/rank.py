@@ -44,10 +44,6 @@ class RankWork(Struct, frozen=True, kw_only=True):
     blocked: Intervals
     kernels: Int64s
 
-    def measure_compute(self, starts: Int64s, ends: Int64s) -> Int64s:
-        """Return the compute time within each interval."""
-        return covered(self.compute, starts, ends)
-
     def sum_launched_compute(self, starts: Int64s, ends: Int64s) -> Int64s:
         """Return the duration of the kernels launched in each interval, regardless of when they ran."""
         total = np.concatenate(([0], np.cumsum(self.kernels[:, 1])))
@@ -62,23 +58,10 @@ class RankWork(Struct, frozen=True, kw_only=True):
         ready: Int64s = np.maximum(launches, finished[before])
         return ready
 
-    def measure_copies(self, starts: Int64s, ends: Int64s) -> Int64s:
-        """Return the time of exposed copies within each interval."""
-        return covered(self.copies, starts, ends)
-
-    def measure_blocked_time(self, starts: Int64s, ends: Int64s) -> Int64s:
-        """Return the blocked time within each interval."""
-        return covered(self.blocked, starts, ends)
-
     @property
     def busy(self) -> Intervals:
         """Union of compute, copies and blocked time."""
         return union(self.compute, self.copies, self.blocked)
-
-    def measure_idle(self, starts: Int64s, ends: Int64s) -> Int64s:
-        """Return the time within each interval that is neither compute, copies nor blocked."""
-        idle: Int64s = np.maximum(0, ends - starts) - covered(self.busy, starts, ends)
-        return idle
 
 
 def make_rank_work(activity: RankActivity, exposure: RankExposure, begin_ns: int) -> RankWork:
@@ -247,9 +230,3 @@ def find_recording_start(timeline: RankTimeline) -> int:
         covered(activity.work, call[:, 0], call[:, 1]).sum()
     )
     return int(activity.coverage[0, 0]) + host_only_ns
-
-
-def sum_unsplit_exposed(collectives: Columns) -> int:
-    """Return the exposed time in collectives that are missing some ranks."""
-    bound = collectives.at(collectives.bools("bound"))
-    return int((bound.ints("exposed_wait_ns") + bound.ints("exposed_transfer_ns")).sum())

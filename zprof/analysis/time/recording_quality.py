@@ -58,20 +58,15 @@ def measure_start_costs_ns(analysis: RunAnalysis) -> Floats:
     first_rows, later_rows = rows.at(is_first), rows.at(~is_first_step)
     later_first_rows = rows.at(first_of_step & ~is_first_step)
     immediate = _sum_beyond_usual(ranks, first_rows, later_first_rows, "exposed_wait_ns")
-    max_skew_ns = _max_start_skew_ns(analysis)
+    # How far apart the profilers can have started; infinite if not all ranks have pings.
+    opened = [tracks.opened_ns for tracks in analysis.tracks if tracks.opened_ns is not None]
+    is_known = len(opened) == len(analysis.tracks) > 0
+    max_skew_ns = float(max(opened) - min(opened)) if is_known else float("inf")
     if not len(later_first_rows):
         return np.minimum(immediate, max_skew_ns)
     waited_ns = _sum_beyond_usual(ranks, first_rows, later_first_rows, "wait_ns")
     exposed_ns = _sum_beyond_usual(ranks, rows.at(is_first_step), later_rows, "exposed_wait_ns")
     return np.minimum(np.maximum(immediate, np.minimum(waited_ns, exposed_ns)), max_skew_ns)
-
-
-def _max_start_skew_ns(analysis: RunAnalysis) -> float:
-    """Return how far apart the profilers can have started; infinite if not all ranks have pings."""
-    opened = [tracks.opened_ns for tracks in analysis.tracks if tracks.opened_ns is not None]
-    if not opened or len(opened) < len(analysis.tracks):
-        return float("inf")
-    return float(max(opened) - min(opened))
 
 
 def _sum_beyond_usual(ranks: Int64s, rows: Columns, later_rows: Columns, column: str) -> Floats:
@@ -88,21 +83,14 @@ def _sum_beyond_usual(ranks: Int64s, rows: Columns, later_rows: Columns, column:
         return sums
     each = later_rows.group_by("step", "rank")
     later = Groups(later_rows.ints("step")[each.first]).max(each.sum(later_rows.floats(column)))
-    excess = np.where(sums > steps * _max_likely_sum(later), sums - float(np.median(later)) * steps, 0.0)
+    # What one more step reaches in at most 1 % of cases. Waits have heavier tails than Student's t allows
+    # for, so it is no less than the largest of these steps plus their range.
+    likely = later.max() + np.ptp(later)
+    if len(later) > 1:
+        t = _T_99[min(len(later) - 1, len(_T_99)) - 1]
+        likely = max(likely, later.mean() + t * later.std(ddof=1) * np.sqrt(1 + 1 / len(later)))
+    excess = np.where(sums > steps * likely, sums - float(np.median(later)) * steps, 0.0)
     return np.maximum(0.0, excess)
-
-
-def _max_likely_sum(later: Floats) -> float:
-    """Return what one more step reaches in at most 1 % of cases.
-
-    Waits have heavier tails than Student's t allows for, so it is no less than the largest of these steps
-    plus their range.
-    """
-    largest = later.max() + np.ptp(later)
-    if len(later) < 2:
-        return float(largest)
-    t = _T_99[min(len(later) - 1, len(_T_99)) - 1]
-    return float(max(largest, later.mean() + t * later.std(ddof=1) * np.sqrt(1 + 1 / len(later))))
 
 
 def measure_wait_before_steps_ns(analysis: RunAnalysis) -> tuple[float, float]:

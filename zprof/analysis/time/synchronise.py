@@ -37,7 +37,6 @@ from zprof.analysis.time.clocks import (
 )
 from zprof.analysis.time.matching.ladder import (
     add_instances,
-    join_matchings,
     list_matching_gaps,
     list_step_gaps,
     match_ordered,
@@ -375,7 +374,7 @@ def synchronise(
     ordered = match_ordered(
         lanes, rows, lambda tables: make_hints(hosts, base, _list_sources(pings, [*stated, *tables]))
     )
-    matching = join_matchings(matching, ordered)
+    matching = replace(matching, placements=(*matching.placements, *ordered))
     clocks, clock_gaps = align_clocks(hosts, base, _list_sources(pings, matching.tables(rows)))
     collectives = add_instances(collectives, matching)
     gaps = list_matching_gaps(collectives, lanes, matching, ranks)

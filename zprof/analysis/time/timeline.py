@@ -136,9 +136,7 @@ def load_timeline(run: Run, rank: int, policy: WindowPolicy) -> tuple[RankTimeli
     if isinstance(timeline, Gap):
         return None, [timeline]
     unknown = timeline.unknown_steps if timeline is not None else ()
-    gaps = report_unknown_steps(rank, unknown)
-    if timeline is not None and timeline.unknown_kinds:
-        gaps.append(make_unknown_kinds_gap(rank, timeline.unknown_kinds))
+    gaps = _report_unknown(timeline) if timeline is not None else []
     if timeline is not None and len(timeline.steps):
         return timeline, gaps + report_missing_steps(run, rank, len(timeline.steps) + len(unknown), policy)
     return None, gaps if unknown else report_missing_rank(run, rank, absent)
@@ -251,30 +249,34 @@ def report_missing_steps(run: Run, rank: int, complete: int, policy: WindowPolic
     return [Gap(kind=GapKind.STEPS, what="steps", rank=rank, reason=reason, remedy="record again")]
 
 
-def report_unknown_steps(rank: int, steps: Sequence[int]) -> list[Gap]:
-    """Report steps whose kernels are missing from the trace, so that the device's activity is unknown."""
-    if not steps:
-        return []
-    listed = ", ".join(str(step) for step in steps[:8]) + (" …" if len(steps) > 8 else "")
-    reason = (
-        f"the recording or its file ends before the kernels launched in step {listed}: "
-        "device activity is incomplete, so the step is left out"
-    )
-    remedy = "let the device finish before the window ends (one more prof.step()), and copy the complete file"
-    return [Gap(kind=GapKind.STEPS, what="steps", rank=rank, reason=reason, remedy=remedy)]
-
-
-def make_unknown_kinds_gap(rank: int, kinds: Sequence[str]) -> Gap:
-    """Report kinds of collectives that this version of zprof does not know."""
-    listed = ", ".join(printable(kind)[:40] for kind in kinds[:4]) + (" …" if len(kinds) > 4 else "")
-    reason = f"this zprof does not know the kind {listed}: such collectives count as other"
-    return Gap(
-        kind=GapKind.COLLECTIVES,
-        what="kinds of collectives",
-        rank=rank,
-        reason=reason,
-        remedy="upgrade zprof",
-    )
+def _report_unknown(timeline: RankTimeline) -> list[Gap]:
+    """Report steps whose kernels are missing from the trace, and kinds that this zprof does not know."""
+    gaps, steps, kinds = [], timeline.unknown_steps, timeline.unknown_kinds
+    if steps:
+        listed = ", ".join(str(step) for step in steps[:8]) + (" …" if len(steps) > 8 else "")
+        gaps.append(
+            Gap(
+                kind=GapKind.STEPS,
+                what="steps",
+                rank=timeline.rank,
+                reason=f"the recording or its file ends before the kernels launched in step {listed}: device "
+                "activity is incomplete, so the step is left out",
+                remedy="let the device finish before the window ends (one more prof.step()), and copy the "
+                "complete file",
+            )
+        )
+    if kinds:
+        listed = ", ".join(printable(kind)[:40] for kind in kinds[:4]) + (" …" if len(kinds) > 4 else "")
+        gaps.append(
+            Gap(
+                kind=GapKind.COLLECTIVES,
+                what="kinds of collectives",
+                rank=timeline.rank,
+                reason=f"this zprof does not know the kind {listed}: such collectives count as other",
+                remedy="upgrade zprof",
+            )
+        )
+    return gaps
 
 
 def report_unequal_steps(windows: Sequence[RankWindow]) -> list[Gap]:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns, Groups, Mask, Texts
-from zprof.analysis.intervals import Int64s
+from zprof.analysis.intervals import NO_INTS, Int64s
 from zprof.analysis.time.clocks import (
     ClockTable,
     compute_tolerance,
@@ -36,7 +36,6 @@ from zprof.analysis.time.matching.lanes import (
     MatchRows,
     Placement,
     Rung,
-    list_slots,
     make_clock_table,
 )
 from zprof.analysis.time.matching.registration import register_rows
@@ -90,13 +89,13 @@ def match_stated(lanes: Sequence[GroupLane], rows: MatchRows, hints: Hints) -> M
                 bad = placement.slot == ALONE
             placements.append(repair_placement(placement, rows, hints))
             conflicts.append(lane.rows[bad])
-    return Matching(placements=tuple(placements), conflicts=_concatenate(conflicts))
+    return Matching(placements=tuple(placements), conflicts=np.concatenate([NO_INTS, *conflicts]))
 
 
 def match_ordered(
     lanes: Sequence[GroupLane], rows: MatchRows, make_hints: Callable[[Sequence[ClockTable]], Hints]
-) -> Matching:
-    """Match lanes whose rows are only ordered.
+) -> list[Placement]:
+    """Return the placements of lanes whose rows are only ordered.
 
     Lanes that lack nothing come first: their clocks are the hints for the others, as long as that completes
     more of them.
@@ -131,23 +130,12 @@ def match_ordered(
         ]
         before, complete = complete, [_is_complete(placement) for placement in placements]
         progress = complete != before
-    return Matching(placements=tuple(placements), conflicts=_concatenate([]))
+    return placements
 
 
 def _is_complete(placement: Placement) -> bool:
     """Return True if every row of the lane has a slot."""
     return not placement.excluded and bool((placement.slot >= 0).all())
-
-
-def join_matchings(one: Matching, other: Matching) -> Matching:
-    """Return both matchings as one."""
-    return Matching(
-        placements=one.placements + other.placements, conflicts=_concatenate([one.conflicts, other.conflicts])
-    )
-
-
-def _concatenate(parts: Sequence[Int64s]) -> Int64s:
-    return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
 def add_instances(collectives: Columns, matching: Matching) -> Columns:
@@ -222,10 +210,16 @@ def _remove_drift(table: ClockTable) -> ClockTable:
 def _drop_bad_stamps(placement: Placement, rows: MatchRows) -> Placement | None:
     """Return the placement without bad instances if that resolves all contradictions, else None."""
     table = make_clock_table(placement, rows)
-    bad = find_contradictory_instances(_remove_drift(table), compute_tolerance(table))
+    # Instances that a rank leaves before another enters, on the clocks estimated from all instances.
+    without_drift = _remove_drift(table)
+    offset = np.nan_to_num(estimate_offsets(without_drift)[0])
+    moved = without_drift.moved(offset, np.zeros(len(offset)))
+    first_end = np.where(moved.present, moved.end, np.inf).min(axis=0)
+    last_start = np.where(moved.present, moved.start, -np.inf).max(axis=0)
+    bad = table.sync & (first_end < last_start - compute_tolerance(table))
     if not bad.any() or bad.sum() > MAX_CONFLICT_SHARE * len(bad):
         return None
-    slots = list_slots(placement)[bad]
+    slots = np.unique(placement.slot[placement.slot >= 0])[bad]
     reduced = replace(placement, slot=np.where(np.isin(placement.slot, slots), ALONE, placement.slot))
     return None if _find_worst_members(reduced, rows).any() else reduced
 
@@ -237,16 +231,6 @@ def _drop_one_sided(placement: Placement, rows: MatchRows) -> Placement | None:
         return None
     reduced = replace(placement, slot=np.where(is_kept, placement.slot, ALONE))
     return None if _find_worst_members(reduced, rows).any() else reduced
-
-
-def find_contradictory_instances(table: ClockTable, slack_ns: float) -> Mask:
-    """Mark instances that a rank leaves before another enters, on the clocks estimated from all instances."""
-    offset = np.nan_to_num(estimate_offsets(table)[0])
-    moved = table.moved(offset, np.zeros(len(offset)))
-    first_end = np.where(moved.present, moved.end, np.inf).min(axis=0)
-    last_start = np.where(moved.present, moved.start, -np.inf).max(axis=0)
-    is_contradictory: Mask = table.sync & (first_end < last_start - slack_ns)
-    return is_contradictory
 
 
 def _register_again(placement: Placement, rows: MatchRows, worst: Mask, hints: Hints) -> Placement | None:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from zprof.analysis.columns import Columns, Floats, Groups, Mask, Texts
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks import NO_ROW, ClockTable
-from zprof.analysis.time.collective_rows import mark_full_syncs
+from zprof.analysis.time.collective_rows import mark_full_syncs, parse_group_ranks
 from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.timeline import RankWindow
 from zprof.model.collectives import CollectiveKind
@@ -164,7 +164,7 @@ def split_lanes(
     lanes = []
     for lane_rows in _split_by_code(rows_in_groups, rows.counting[rows_in_groups]):
         group, method = groups[lane_rows[0]], methods[lane_rows[0]]
-        members = list_members(group, ranks)
+        members = tuple(sorted(parse_group_ranks(group) & set(ranks)))
         if members:
             lane = GroupLane(
                 group=group,
@@ -176,14 +176,6 @@ def split_lanes(
             lanes.append(lane)
     lanes += _make_message_lanes(collectives, rows, np.flatnonzero(message), ranks)
     return lanes + _make_stream_lanes(groups, rows, ranks, world_size)
-
-
-def list_members(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the loaded ranks of a group "0,1" (or "0,1#name"); empty if its ranks are unknown."""
-    words = group.split("#", 1)[0].split(",")
-    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
-        return ()
-    return tuple(sorted({int(word) for word in words} & set(ranks)))
 
 
 def _make_message_lanes(
@@ -296,11 +288,6 @@ def make_clock_table(placement: Placement, rows: MatchRows) -> ClockTable:
         source=_find_root_rows(rows.source, lane_rows, column, len(slots), lane),
         sink=_find_root_rows(rows.sink, lane_rows, column, len(slots), lane),
     )
-
-
-def list_slots(placement: Placement) -> Int64s:
-    """Return the slot of each column of the placement's table."""
-    return np.unique(placement.slot[placement.slot >= 0])
 
 
 def _find_root_rows(roots: Int64s, lane_rows: Int64s, column: Int64s, count: int, lane: GroupLane) -> Int64s:
