@@ -45,6 +45,7 @@ COMMON_EVIDENCE: Mapping[str, tuple[str, Unit]] = {
     "exposed_time_per_step": ("their exposed time {per_step}", Unit.NS),
     "transfer_per_step": ("their transfer {per_step}", Unit.NS),
     "bytes_per_step": ("their bytes {per_step}", Unit.BYTES),
+    "gathers_examined": ("all_gathers examined, all ranks and steps", Unit.COUNT),
     "all_gathers_per_step": ("all_gathers {per_step}", Unit.COUNT),
     "{kind}_count_per_step": ("{kind}s {per_step}", Unit.COUNT),
     "{kind}_bytes_median": ("bytes of one {kind}, median", Unit.BYTES),

@@ -69,7 +69,6 @@ CAUSE = Cause(
     "if they start immediately, {step_is} shorter",
     evidence={
         "blocked_gathers_ratio": ("all_gathers blocked by kernels", Unit.COUNT),
-        "gathers_examined": ("all_gathers examined, all ranks and steps", Unit.COUNT),
         "blocked_per_step": ("blocked {per_step}", Unit.NS),
         "exposed_transfer_per_step": ("exposed transfer of blocked all_gathers {per_step}", Unit.NS),
         "exposed_by_blocking_per_step": ("exposed because blocked {per_step}", Unit.NS),

@@ -82,7 +82,6 @@ CAUSE = Cause(
     "if launched one unit earlier, {step_is} shorter",
     evidence={
         "late_gathers_ratio": ("all_gathers that start after the compute that could hide them", Unit.COUNT),
-        "gathers_examined": ("all_gathers examined, all ranks and steps", Unit.COUNT),
         "gather_transfer_per_step": ("all_gather transfer {per_step}", Unit.NS),
         "exposed_part": ("exposed all_gather transfer {per_step}", Unit.NS),
         "queued_per_step": ("blocked while queued behind others {per_step}", Unit.NS),

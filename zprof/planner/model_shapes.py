@@ -31,7 +31,7 @@ router are replicated on every rank.
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.model.job import Job, LlamaBlock, Shape
+from zprof.model.job import Job, Shape
 from zprof.planner.rounding import ceil_div
 
 #: Hidden elements per head if the shape does not state the number of heads.
@@ -160,7 +160,9 @@ def count_active_block_elements(sizes: ModelSizes) -> int | None:
     block = sizes.shape.block
     if block is None or block.experts == 1:
         return None
-    return count_block_elements(sizes) - _count_idle_elements(sizes.shape, sizes.ranks)
+    idle_experts = block.experts - block.active_experts
+    idle = 3 * idle_experts * sizes.shape.hidden * block.mlp // sizes.ranks
+    return count_block_elements(sizes) - idle
 
 
 def count_root_elements(sizes: ModelSizes) -> int:
@@ -179,11 +181,3 @@ def _count_llama_elements(shape: Shape, ranks: int) -> int:
     router = h * block.experts if block.experts > 1 else 0
     head_norms = 2 * block.head_width if block.head_norms else 0
     return (split + biases) // ranks + 2 * h + router + head_norms
-
-
-def _count_idle_elements(shape: Shape, ranks: int) -> int:
-    """Return the elements of a block's experts that a token is not sent to."""
-    block: LlamaBlock | None = shape.block
-    if block is None:
-        return 0
-    return 3 * (block.experts - block.active_experts) * shape.hidden * block.mlp // ranks

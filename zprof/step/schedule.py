@@ -205,16 +205,13 @@ class _ProgramBuilder:
                     yield from self._reduce(each)
             else:
                 self._released_late.append(each.unit)
-            if self._ends_micro_batch(number):
+            following = self._passes[number + 1 : number + 2]
+            if not following or following[0].micro_batch != each.micro_batch:
                 yield from self._release_units(self._released_late)
                 self._released_late.clear()
                 yield from self._wait_pending(0)
                 yield EndBackward(micro_batch=each.micro_batch)
         yield from self._finish()
-
-    def _ends_micro_batch(self, number: int) -> bool:
-        following = self._passes[number + 1 : number + 2]
-        return not following or following[0].micro_batch != self._passes[number].micro_batch
 
     def _require(self, number: int, each: Pass) -> Iterator[Op]:
         if not each.needs:

@@ -82,7 +82,10 @@ def fit_slowdown(graph: Graph, copies: Collection[str], *, by_time: bool = False
     if not len(kernels.log_ns):
         return None
     has_samples = np.bincount(kernels.place)[kernels.place] >= _MIN_SAMPLES
-    weight = _weigh_by_place(kernels) if by_time else np.ones(len(kernels.place))
+    weight: Floats = np.ones(len(kernels.place))
+    if by_time:  # the mean time at each kernel's position: its own time would favor slow ones
+        count = np.maximum(1, np.bincount(kernels.place))
+        weight = (np.bincount(kernels.place, weights=np.exp(kernels.log_ns)) / count)[kernels.place]
     ratio = _subtract_means(kernels, kernels.beside_ratio, weight)[has_samples]
     log_ns = _subtract_means(kernels, kernels.log_ns, weight)[has_samples]
     unknowns = len(np.unique(kernels.place[has_samples])) + len(np.unique(kernels.block[has_samples]))
@@ -95,14 +98,6 @@ def fit_slowdown(graph: Graph, copies: Collection[str], *, by_time: bool = False
     if error > _MAX_ERROR_RATIO:
         return None
     return FittedSlowdown(factor=float(np.exp(slope)), kernels=len(ratio))
-
-
-def _weigh_by_place(kernels: _Kernels) -> Floats:
-    """Return the mean time of the kernels at each kernel's position; its own time would favor slow ones."""
-    count = np.maximum(1, np.bincount(kernels.place))
-    mean_ns = np.bincount(kernels.place, weights=np.exp(kernels.log_ns)) / count
-    weight: Floats = mean_ns[kernels.place]
-    return weight
 
 
 def _read_block_kernels(

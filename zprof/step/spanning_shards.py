@@ -72,15 +72,11 @@ def find_slow_sharding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> S
             reason="the ranks' hosts or the groups' ranks are unknown",
             remedy="record with zprof, or with a torch version whose traces contain hosts and groups",
         )
-    layout = _find_layout([hosts for hosts in counted if hosts])
-    return _measure_spanning(analysis, baseline, traffic, sharded[0], layout) if layout else None
-
-
-def _find_layout(counted: list[dict[str, int]]) -> tuple[int, int] | None:
-    """Return a group's hosts and ranks per host; None within a host, with one rank per host, or if uneven."""
-    layouts = {(len(hosts), count) for hosts in counted for count in hosts.values()}
+    layouts = {(len(hosts), count) for hosts in counted if hosts for count in hosts.values()}
     hosts, per_host = min(layouts)
-    return (hosts, per_host) if len(layouts) == 1 and hosts > 1 and per_host > 1 else None
+    if len(layouts) > 1 or hosts < 2 or per_host < 2:  # uneven, within a host, or one rank per host
+        return None
+    return _measure_spanning(analysis, baseline, traffic, sharded[0], (hosts, per_host))
 
 
 def _measure_spanning(
