@@ -24,8 +24,7 @@ from typing import Any
 
 from benchmarks.conditions import conditions, load_average, today
 from zprof.integrations.reference_job import ReferenceJob, train_reference
-from zprof.run.manifest import STEPS_NAME, rank_folder
-from zprof.run.step_log import StepLine, decode_step, encode_step
+from zprof.run.manifest import STEPS_NAME, StepLine, decode_step, encode_step, rank_folder
 
 SCHEMA = "zprof.benchmark.live/1"
 RESULTS = Path(__file__).with_name("results")

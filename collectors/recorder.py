@@ -54,8 +54,7 @@ from zprof.collectors.training import detect_framework, detect_training
 from zprof.collectors.windows import Collectors, WindowRecorder
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
-from zprof.run.manifest import PlannedSteps, RunManifest
-from zprof.run.step_log import StepLine
+from zprof.run.manifest import PlannedSteps, RunManifest, StepLine
 from zprof.run.writer import RankWriter
 from zprof.version import __version__
 

@@ -21,8 +21,8 @@ from zprof.collectors.pickle_sandbox import format_name, inflate, load_plain_dat
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.model.sandbox import Limits, apply_limits
+from zprof.run.files import open_plain
 from zprof.run.manifest import TableFile
-from zprof.run.plain_file import open_plain
 from zprof.run.writer import write_provisional
 
 JOBS_NAME = "jobs.json"

@@ -13,6 +13,7 @@ from zprof.collectors.hang_log.forms import GATHERS, KINDS, SCATTERS, UNSET_ELEM
 from zprof.collectors.hang_log.records import Record, RecordIterator
 from zprof.model.errors import BadInput
 from zprof.model.findings import SourceLocation
+from zprof.run.files import open_plain
 from zprof.run.log_evidence import (
     DEFAULT_DESCRIPTION,
     DEFAULT_GROUP,
@@ -23,7 +24,6 @@ from zprof.run.log_evidence import (
     Standing,
     is_default_group,
 )
-from zprof.run.plain_file import open_plain
 
 #: Ranks of the largest job that is believed.
 MAX_RANKS = 1 << 17

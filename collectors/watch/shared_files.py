@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from zprof.run.plain_file import open_plain
+from zprof.run.files import open_plain
 
 _FOLDER = ".watch"
 _STUCK = re.compile(r"rank(\d{1,7})\.stuck")

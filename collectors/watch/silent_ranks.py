@@ -26,7 +26,7 @@ from zprof.collectors.watch.thread_text import make_thread_tables, parse_thread_
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import ProcessState, RankProcess
-from zprof.run.atomic_files import lock_folder, write_atomically
+from zprof.run.files import lock_folder, write_atomically
 from zprof.run.manifest import (
     MANIFEST_NAME,
     RANK_NAME,
@@ -34,11 +34,11 @@ from zprof.run.manifest import (
     RankManifest,
     get_staged_path,
     rank_folder,
+    read_last_end_ns,
     read_rank_manifest,
     read_run_manifest,
     to_json,
 )
-from zprof.run.step_log import read_last_end_ns
 
 #: A rank whose watch has been silent for this many of its limits is saved by others. faulthandler writes
 #: before that.

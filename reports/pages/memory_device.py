@@ -235,21 +235,17 @@ def _name_failure(failure: OutOfMemory) -> str:
 
 def _list_notes(shown: Sequence[OutOfMemory]) -> Iterator[Note]:
     for failure in shown:
-        yield Note(text=f"{_name_failure(failure)}: {_describe_room(failure)}{_describe_owners(failure)}")
+        if failure.would_fit_defragmented is None:
+            text = "it is unknown if the free memory, in one piece, would have been enough."
+        elif failure.would_fit_defragmented:
+            text = "the free memory would have been enough in one piece."
+        else:
+            text = f"even in one piece the free memory is {format_bytes(failure.short_bytes or 0)} short."
+        limited = " The device had room: a limit of the process refused the request." * failure.is_limited
+        yield Note(text=f"{_name_failure(failure)}: {text}{limited}{_describe_owners(failure)}")
     frames = next((select_user_frames(entry.stack, _MAX_FRAMES) for entry in shown if entry.stack), ())
     if frames:
         yield Note(text=f"requested by {', '.join(frames)}")
-
-
-def _describe_room(failure: OutOfMemory) -> str:
-    if failure.would_fit_defragmented is None:
-        text = "it is unknown if the free memory, in one piece, would have been enough."
-    elif failure.would_fit_defragmented:
-        text = "the free memory would have been enough in one piece."
-    else:
-        text = f"even in one piece the free memory is {format_bytes(failure.short_bytes or 0)} short."
-    limited = " The device had room: a limit of the process refused the request." * failure.is_limited
-    return text + limited
 
 
 def _describe_owners(failure: OutOfMemory) -> str:

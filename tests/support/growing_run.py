@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from zprof.model.training import TrainingFacts
-from zprof.run.manifest import STEPS_NAME, PlannedSteps, RunManifest, rank_folder
-from zprof.run.step_log import StepLine, encode_step
+from zprof.run.manifest import STEPS_NAME, PlannedSteps, RunManifest, StepLine, encode_step, rank_folder
 from zprof.run.writer import RankWriter
 
 PLAN = PlannedSteps(skip=2, memory=1, time=3)

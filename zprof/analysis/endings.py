@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from zprof.analysis.user_code import make_user_location
 from zprof.model.endings import EndMoment, RankEnd
-from zprof.run.endings import read_endings
+from zprof.run.manifest import read_endings
 from zprof.run.reader import Run
 
 #: What gloo and NCCL say of a peer that is gone, or that does not come.

@@ -13,7 +13,7 @@ from functools import cache
 from io import BufferedReader
 from pathlib import Path
 
-from zprof.run.plain_file import open_plain
+from zprof.run.files import open_plain
 
 #: Says which files an import was made from; without it, an import is not used.
 KEY_NAME = "key.json"

@@ -26,8 +26,7 @@ from zprof.cache.folder import (
 from zprof.model.cache import CacheKind
 from zprof.model.report import Report
 from zprof.model.time import WindowPolicy
-from zprof.run.atomic_files import write_atomically
-from zprof.run.plain_file import open_plain
+from zprof.run.files import open_plain, write_atomically
 from zprof.run.reader import Run
 from zprof.version import __version__
 

@@ -38,7 +38,7 @@ from zprof.model.report import Report
 from zprof.model.suggestions import suggest_path
 from zprof.model.tenants import BACKEND_SCRATCH, UNTAGGED_NAME, Tenant
 from zprof.model.time import CollectiveTime, StepTime, has_unsplit_wait
-from zprof.run.plain_file import open_plain
+from zprof.run.files import open_plain
 from zprof.version import __version__
 
 #: Minimum number of steps for an interval of their mean.

@@ -208,7 +208,7 @@ def is_missing_baseline(path: Path) -> bool:
 
 def is_saved_baseline(path: Path) -> bool:
     """Return True if ``path`` is a file from ``zprof baseline save``, as opposed to a run or a trace."""
-    from zprof.run.plain_file import open_plain
+    from zprof.run.files import open_plain
 
     try:
         with open_plain(path) as file:

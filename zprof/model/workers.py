@@ -128,19 +128,16 @@ class ProcessWorkers(Generic[_State]):
         try:
             with hide_main_module():
                 for state in states:
-                    self._start(state)
+                    context = choose_start_method()
+                    own, other = context.Pipe()
+                    self._connections.append(own)
+                    process = context.Process(target=_serve, args=(other, state), daemon=True)
+                    process.start()
+                    self._processes.append(process)
+                    other.close()  # so that the end of the process ends the connection
         except (OSError, EOFError, ValueError) as error:
             self.close()
             raise WorkerFailed("no process can be started") from error
-
-    def _start(self, state: _State) -> None:
-        context = choose_start_method()
-        own, other = context.Pipe()
-        self._connections.append(own)
-        process = context.Process(target=_serve, args=(other, state), daemon=True)
-        process.start()
-        self._processes.append(process)
-        other.close()  # so that the end of the process ends the connection
 
     def __enter__(self) -> Self:
         return self

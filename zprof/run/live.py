@@ -14,18 +14,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
+from zprof.run.files import open_plain
 from zprof.run.manifest import (
     MANIFEST_NAME,
     RANK_NAME,
     STEPS_NAME,
     RankManifest,
     RunManifest,
+    StepLine,
+    decode_step,
     rank_folder,
     read_rank_manifest,
     read_run_manifest,
 )
-from zprof.run.plain_file import open_plain
-from zprof.run.step_log import StepLine, decode_step
 
 MAX_RANKS = 1024
 #: Number of most recent steps kept per rank.

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from zprof.model.errors import BadInput
 from zprof.model.findings import SourceLocation
-from zprof.run.atomic_files import write_atomically
-from zprof.run.plain_file import open_plain
+from zprof.run.files import open_plain, write_atomically
 
 EVIDENCE_NAME = "log_evidence.json"
 #: The name of the group of all ranks, and what torch calls it.

@@ -1,22 +1,43 @@
-"""Read the manifests: the facts of the run, and the tables that each rank wrote.
+"""Read and write what a run has beside its tables: the manifests, the steps' log, and how each rank ended.
 
 ``manifest.json`` holds facts that are equal on every rank; ``rankNNNNN/rank.json`` holds that rank's facts.
 A reader merges them, so no rank ever waits for another.
+
+A line of ``steps.jsonl`` is a finished step of a rank, cheap to write and to follow:
+
+    {"step":7,"begin_ns":…,"end_ns":…,"window":"time","device":"cuda:0","allocated_bytes":…,…}
+
+``step``, ``begin_ns`` and ``end_ns`` are always present; unknown values are omitted. A line is shorter than
+:data:`MAX_WRITTEN_LINE_BYTES`. It is written without fsync, so a reader may see an incomplete last line.
+
+``endings/rankNNNNN.json`` is how a rank ended. A rank that was killed cannot write any more, and one that
+ended after its recorded steps does not touch its folder: the process that saw it end writes this file.
 """
 
 import json
+import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Struct, field, to_builtins
+from msgspec.structs import fields, replace
 
+from zprof.model.endings import RankEnd
 from zprof.model.errors import BadInput
+from zprof.model.findings import SourceLocation
+from zprof.model.formatting import printable
 from zprof.model.gaps import Gap
 from zprof.model.hang import RankProcess
 from zprof.model.training import TrainingFacts
-from zprof.run.plain_file import open_plain
+from zprof.run.files import open_plain, write_atomically
 
+MAX_WRITTEN_LINE_BYTES = 300
+_LAST_LINES_BYTES = 1 << 16
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Name = Annotated[str, msgspec.Meta(max_length=16)]
 RUN_SCHEMA = "zprof.run/1"
 MANIFEST_NAME = "manifest.json"
 RANK_NAME = "rank.json"
@@ -26,6 +47,71 @@ FLIGHT_RECORDER = "flight_recorder"
 _MAX_JSON_BYTES = 64 << 20
 _RECORD_AGAIN = "record the run again"
 _T = TypeVar("_T")
+ENDINGS_SCHEMA = "zprof.ending/1"
+_FOLDER = "endings"
+_FILE = re.compile(r"rank(\d{5}|[1-9]\d{5,6})\.json")
+MAX_LINES, MAX_LINE_LENGTH, MAX_FRAMES = 12, 300, 40
+_MAX_FILE_BYTES = 256 << 10
+_MAX_TIME_NS = 1 << 63
+
+
+class StepLine(Struct, frozen=True, kw_only=True):
+    """One finished step; ``window`` is the window it belongs to, empty if none was active.
+
+    ``process_bytes`` is the resident size. ``allocated_bytes`` and ``peak_allocated_bytes`` are allocator
+    counters of ``device``: the current value, and the maximum since the program started or reset it. Without
+    a device there are no counters; None means unknown.
+    """
+
+    step: _Count
+    begin_ns: _Count
+    end_ns: _Count
+    window: _Name = ""
+    device: _Name = ""
+    allocated_bytes: _Count | None = None
+    peak_allocated_bytes: _Count | None = None
+    process_bytes: _Count | None = None
+
+    @property
+    def wall_ns(self) -> int:
+        """Wall time of the step."""
+        return self.end_ns - self.begin_ns
+
+
+_NAMES = tuple(field.name for field in fields(StepLine))
+_encode_line = msgspec.json.Encoder().encode
+_decode_line = msgspec.json.Decoder(StepLine).decode
+
+
+def encode_step(line: StepLine) -> bytes:
+    """Return the line, including its line end."""
+    known = {name: value for name in _NAMES if (value := getattr(line, name)) not in (None, "")}
+    return _encode_line(known) + b"\n"
+
+
+def decode_step(text: bytes) -> StepLine | None:
+    """Return the step of a line, or None if the line is invalid."""
+    try:
+        line = _decode_line(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return line if line.begin_ns <= line.end_ns else None
+
+
+def read_last_lines(path: Path) -> list[bytes]:
+    """Return the last lines of a step log, the last one first; they may be damaged."""
+    try:
+        with open_plain(path) as content:
+            content.seek(max(0, os.fstat(content.fileno()).st_size - _LAST_LINES_BYTES))
+            return content.read(_LAST_LINES_BYTES).splitlines()[::-1]
+    except OSError:
+        return []
+
+
+def read_last_end_ns(path: Path) -> int | None:
+    """Return when the last finished step of a log ended; None if there is none."""
+    steps = (decode_step(line) for line in read_last_lines(path))
+    return next((step.end_ns for step in steps if step is not None), None)
 
 
 class PlannedSteps(Struct, frozen=True, kw_only=True):
@@ -130,6 +216,17 @@ def _make_plain(value: object) -> str:
     raise NotImplementedError(f"{type(value).__name__} cannot be in a manifest")
 
 
+def place_rank(run: Path, provisional: Path, manifest: RankManifest) -> None:
+    """Move tables that were written before their rank was known into that rank's folder of ``run``.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
+    folder = rank_folder(run, manifest.rank)
+    provisional.rename(folder)
+    (folder / RANK_NAME).write_text(to_json(manifest), encoding="utf-8")
+
+
 def read_run_manifest(run: Path) -> RunManifest:
     """Read and check ``manifest.json``; keys unknown to this version are ignored.
 
@@ -188,3 +285,80 @@ def _check_schema(schema: str, path: Path) -> None:
             hint="upgrade zprof, or record the run again",
         )
     raise BadInput(f"{path}: not a zprof run", hint="give the folder of a recording")
+
+
+class _EndFile(Struct, frozen=True, kw_only=True):
+    schema: str = ENDINGS_SCHEMA
+    run_id: str = ""
+    end: RankEnd
+
+
+def write_endings(run: Path, run_id: str, ends: Sequence[RankEnd]) -> None:
+    """Write the ends of ranks; those of other ranks that are there stay.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    folder = run / _FOLDER
+    folder.mkdir(exist_ok=True)
+    for end in ends:
+        content = msgspec.json.format(msgspec.json.encode(_EndFile(run_id=run_id, end=limit_end(end))))
+        write_atomically(folder / f"rank{end.rank:05d}.json", content + b"\n")
+
+
+def read_endings(run: Path, manifest: RunManifest) -> tuple[RankEnd, ...]:
+    """Return the known ends of the ranks of a run, by rank.
+
+    Raises:
+        BadInput: a file is damaged.
+    """
+    try:
+        names = os.listdir(run / _FOLDER)
+    except OSError:
+        return ()
+    ranks = sorted(int(match[1]) for name in names if (match := _FILE.fullmatch(name)))
+    ends = (_read_end(run, rank, manifest.run_id) for rank in ranks if rank < manifest.world_size)
+    return tuple(end for end in ends if end is not None)
+
+
+def limit_end(end: RankEnd) -> RankEnd:
+    """Return an end whose texts are printable, and neither too long nor too many."""
+    return replace(
+        end,
+        host=limit_line(end.host),
+        signal=limit_line(end.signal),
+        error=limit_line(end.error),
+        full_path=None if end.full_path is None else limit_line(end.full_path),
+        last_words=tuple(map(limit_line, end.last_words[-MAX_LINES:])),
+        stack=tuple(map(_limit_location, end.stack[:MAX_FRAMES])),
+        operation=limit_line(end.operation),
+        location=None if end.location is None else _limit_location(end.location),
+    )
+
+
+def limit_line(text: str) -> str:
+    """Return the first characters of a text, on one line."""
+    return printable(text[:MAX_LINE_LENGTH].rstrip())[:MAX_LINE_LENGTH]
+
+
+def _limit_location(location: SourceLocation) -> SourceLocation:
+    return SourceLocation(
+        file=limit_line(location.file), line=location.line, function=limit_line(location.function)
+    )
+
+
+def _read_end(run: Path, rank: int, run_id: str) -> RankEnd | None:
+    """Return the end of a rank; None if it is of an earlier run."""
+    path = run / _FOLDER / f"rank{rank:05d}.json"
+    try:
+        with open_plain(path) as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+        found = msgspec.json.decode(content[:_MAX_FILE_BYTES], type=_EndFile)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="record the run again") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise BadInput(f"{path}: not the end of a rank", hint="remove it, or record the run again") from None
+    time_ns = found.end.time_ns or 0
+    if found.schema != ENDINGS_SCHEMA or found.end.rank != rank or not 0 <= time_ns < _MAX_TIME_NS:
+        raise BadInput(f"{path}: does not match its run", hint="remove it, or record the run again")
+    return limit_end(found.end) if found.run_id == run_id else None

@@ -33,10 +33,11 @@ from zprof.run.manifest import (
     TablePart,
     get_part_path,
     rank_folder,
+    read_last_end_ns,
+    read_last_lines,
     read_rank_manifest,
     read_run_manifest,
 )
-from zprof.run.step_log import read_last_end_ns, read_last_lines
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zprof.model.errors import BadInput
+from zprof.run.files import open_plain
 from zprof.run.manifest import TableFile, TablePart, get_part_path, get_staged_path
-from zprof.run.plain_file import open_plain
 from zprof.run.schema import TABLES
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.run.arrow_arrays import make_array
-from zprof.run.atomic_files import (
+from zprof.run.files import (
     get_temporary_path,
     lock_folder,
     remove_on_error,
@@ -36,8 +36,10 @@ from zprof.run.manifest import (
     STEPS_NAME,
     RankManifest,
     RunManifest,
+    StepLine,
     TableFile,
     TablePart,
+    encode_step,
     get_part_path,
     get_staged_path,
     rank_folder,
@@ -46,7 +48,6 @@ from zprof.run.manifest import (
     to_json,
 )
 from zprof.run.schema import TABLES
-from zprof.run.step_log import StepLine, encode_step
 
 #: The rows of a table are sorted by these columns, so they ascend.
 _ASCENDING = frozenset({"start_ns", "time_ns"})

@@ -43,7 +43,7 @@ from zprof.collectors.kineto.trace import (
     int64_or_none,
 )
 from zprof.model.errors import BadInput
-from zprof.run.plain_file import open_plain
+from zprof.run.files import open_plain
 
 #: Limit on repeated ``traceEvents``: each costs a scan of the entire window.
 _MAX_ARRAYS = 64

@@ -8,10 +8,8 @@ from zprof.analysis.endings import find_endings
 from zprof.model.endings import EndMoment, RankEnd
 from zprof.model.errors import BadInput
 from zprof.model.training import TrainingFacts
-from zprof.run.endings import MAX_LINES, read_endings, write_endings
-from zprof.run.manifest import RunManifest
+from zprof.run.manifest import MAX_LINES, RunManifest, StepLine, read_endings, write_endings
 from zprof.run.reader import Run
-from zprof.run.step_log import StepLine
 from zprof.run.writer import RankWriter
 
 LOST_PEER = "RuntimeError: [/gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:1"

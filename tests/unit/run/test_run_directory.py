@@ -15,10 +15,9 @@ from msgspec.structs import replace
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
-from zprof.run.manifest import STEPS_NAME, RunManifest
+from zprof.run.manifest import STEPS_NAME, RunManifest, StepLine
 from zprof.run.reader import Run, load
 from zprof.run.schema import TABLES
-from zprof.run.step_log import StepLine
 from zprof.run.writer import RankWriter
 
 BEYOND_DOUBLE_NS = 1_790_857_026_000_000_001

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from zprof.run.step_log import MAX_WRITTEN_LINE_BYTES, StepLine, decode_step, encode_step
+from zprof.run.manifest import MAX_WRITTEN_LINE_BYTES, StepLine, decode_step, encode_step
 
 FULL = StepLine(
     step=10**9, begin_ns=1_800_000_000_000_000_000, end_ns=1_800_000_600_000_000_000, window="memory",

@@ -223,7 +223,10 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
             if flight is None:
                 unknown.add(rank)
             elif rank in entries:
-                if self._stands_before(flight, entries[rank]):
+                # Is the rank in an operation that it entered before this one?
+                entry = entries[rank]
+                first = next((front for front in self.fronts[flight.rank] if not front.is_passed), None)
+                if first is not None and first.order < entry.order:
                     behind.add(rank)
             elif rank in self.unread:
                 unknown.add(rank)
@@ -261,11 +264,6 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
             for other, entry in entries.items()
             for front in self.fronts[other]
         )
-
-    def _stands_before(self, flight: RankFlight, entry: Entry) -> bool:
-        """Return True if the rank stands in an operation that it entered before this one."""
-        first = next((front for front in self.fronts[flight.rank] if not front.is_passed), None)
-        return first is not None and first.order < entry.order
 
 
 def _add_status(progress: Progress, status: tuple[int | None, int | None] | None) -> Progress:

@@ -154,22 +154,18 @@ def measure_buffers(largest: LargestRank, sharding: Sharding) -> tuple[int, int,
     parts = [part for part in largest.memory.parts if part.tenant == _BUFFERS.value]
     scratch = sum(part.bytes for part in parts if part.sub == BACKEND_SCRATCH)
     own = max(1, largest.of(_BUFFERS) - scratch)
-    alone = 2 * _measure_alone(largest, sharding)
-    needed = _ALLOWED_UNITS * sharding.unit_bytes + alone
-    most = max(0, own - _NEEDED_UNITS * sharding.unit_bytes - alone) * (1 + scratch / own)
-    high = largest.estimate_peak_reduction(lambda _, held: min(most, held.get(_BUFFERS, 0)))
-    return scratch, needed, max(0, own - needed), high
-
-
-def _measure_alone(largest: LargestRank, sharding: Sharding) -> int:
-    """Return the bytes of the largest gathered unit outside of the blocks."""
+    # The bytes of the largest gathered unit outside of the blocks.
     gathered = (
         entry.bytes
         for entry in largest.top
         if entry.sub == _GATHERED and not is_numbered(entry.module)
         if entry.bytes < _ALONE_RATIO * sharding.wire_bytes
     )
-    return max(gathered, default=0) if sharding.has_blocks else 0
+    alone = 2 * (max(gathered, default=0) if sharding.has_blocks else 0)
+    needed = _ALLOWED_UNITS * sharding.unit_bytes + alone
+    most = max(0, own - _NEEDED_UNITS * sharding.unit_bytes - alone) * (1 + scratch / own)
+    high = largest.estimate_peak_reduction(lambda _, held: min(most, held.get(_BUFFERS, 0)))
+    return scratch, needed, max(0, own - needed), high
 
 
 #: Minimum share of the peak that logits and their copies are, to be looked at by themselves.

@@ -31,8 +31,8 @@ from zprof.integrations.imports.origin import cache_root, write_origin
 from zprof.integrations.imports.sources import Sources, find_sources, has_sources
 from zprof.model.cache import CacheKind
 from zprof.model.errors import BadInput
+from zprof.run.files import open_plain
 from zprof.run.manifest import MANIFEST_NAME, RUN_SCHEMA
-from zprof.run.plain_file import open_plain
 from zprof.version import __version__
 
 _CONTENT_NAME = "content.json"

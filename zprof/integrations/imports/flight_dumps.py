@@ -29,10 +29,9 @@ from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 from zprof.model.workers import count_usable_processors
-from zprof.run.atomic_files import place_rank, write_atomically
+from zprof.run.files import open_plain, write_atomically
 from zprof.run.log_evidence import Basis, LogEvidence, write_log_evidence
-from zprof.run.manifest import FLIGHT_RECORDER, MANIFEST_NAME, RankManifest, RunManifest, to_json
-from zprof.run.plain_file import open_plain
+from zprof.run.manifest import FLIGHT_RECORDER, MANIFEST_NAME, RankManifest, RunManifest, place_rank, to_json
 from zprof.version import __version__
 
 _GZIP = b"\x1f\x8b"

@@ -18,7 +18,7 @@ from zprof.model.errors import BadInput, MissingData
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 from zprof.model.workers import count_usable_processors
-from zprof.run.atomic_files import write_atomically
+from zprof.run.files import write_atomically
 from zprof.run.manifest import MANIFEST_NAME, RunManifest, to_json
 from zprof.run.writer import RankWriter
 from zprof.version import __version__

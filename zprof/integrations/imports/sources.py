@@ -14,7 +14,7 @@ from zprof.integrations.imports.file_ranks import search_rank
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
 from zprof.model.suggestions import suggest_path
-from zprof.run.plain_file import open_plain
+from zprof.run.files import open_plain
 
 _MAX_FILES = 4096
 _MAX_LISTED = 6

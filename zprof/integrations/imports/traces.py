@@ -40,8 +40,8 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory_limit import read_memory_limit
 from zprof.model.training import TrainingFacts
 from zprof.model.workers import can_fork, count_usable_processors
-from zprof.run.atomic_files import place_rank, write_atomically
-from zprof.run.manifest import MANIFEST_NAME, RankManifest, RunManifest, to_json
+from zprof.run.files import write_atomically
+from zprof.run.manifest import MANIFEST_NAME, RankManifest, RunManifest, place_rank, to_json
 from zprof.version import __version__
 
 _MAX_REFUSAL_GAPS = 20

@@ -26,8 +26,8 @@ from msgspec.structs import replace
 
 from zprof.model.findings import SourceLocation
 from zprof.model.processes import identify_this_process
-from zprof.run.endings import MAX_FRAMES, MAX_LINE_LENGTH, MAX_LINES, limit_line
-from zprof.run.plain_file import open_plain
+from zprof.run.files import open_plain
+from zprof.run.manifest import MAX_FRAMES, MAX_LINE_LENGTH, MAX_LINES, limit_line
 
 _WORDS, _FAULT = "words", "fault"
 _MAX_FILE_BYTES = 1 << 20

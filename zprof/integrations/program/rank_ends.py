@@ -28,10 +28,16 @@ from zprof.model.endings import RankEnd
 from zprof.model.errors import BadInput
 from zprof.model.findings import SourceLocation
 from zprof.model.formatting import name_signal
-from zprof.run.endings import MAX_LINE_LENGTH, MAX_LINES, write_endings
-from zprof.run.manifest import MANIFEST_NAME, read_rank_manifest, read_run_manifest
+from zprof.run.files import open_plain
+from zprof.run.manifest import (
+    MANIFEST_NAME,
+    MAX_LINE_LENGTH,
+    MAX_LINES,
+    read_rank_manifest,
+    read_run_manifest,
+    write_endings,
+)
 from zprof.run.output_lock import find_write_error
-from zprof.run.plain_file import open_plain
 
 _PROC = Path("/proc")
 #: Fields of proc_pid_stat(5), counted after the name in parentheses.

@@ -16,8 +16,8 @@ from typing import IO, Any, NamedTuple
 from msgspec import Struct, field
 
 from zprof.model.formatting import printable
+from zprof.run.files import open_plain
 from zprof.run.live import LiveRun, LiveState
-from zprof.run.plain_file import open_plain
 
 
 class JobState(Struct, frozen=True, kw_only=True):

@@ -8,10 +8,9 @@ import pytest
 from zprof.analysis.hang.find_hang import find_hang
 from zprof.collectors.watch.run_files import BareRank, make_bare_manifest
 from zprof.model.hang import HangStatus
-from zprof.run.manifest import STEPS_NAME, rank_folder
+from zprof.run.manifest import STEPS_NAME, StepLine, encode_step, rank_folder
 from zprof.run.reader import load
 from zprof.run.schema import TABLES
-from zprof.run.step_log import StepLine, encode_step
 
 SECOND = 10**9
 EMPTY = {

@@ -81,7 +81,12 @@ def fit_copies(held: SizeCounts, base: SizeCounts) -> CopyFit:
     """Return the copies of ``base`` that explain ``held`` best; all zero if none do."""
     best, best_score = CopyFit(copies=(0,) * len(SCALES), counts={}, matched_ratio=0.0), 0
     for copies in product(*(range(most + 1) for most in _MAX_COPIES)):
-        expected = _scale_set(base, copies)
+        expected: dict[int, int] = {}
+        for (numerator, denominator), number in zip(SCALES, copies, strict=True):
+            for size, count in base.items() if number else ():
+                if size % denominator == 0:
+                    key = size * numerator // denominator
+                    expected[key] = expected.get(key, 0) + number * count
         if not expected:
             continue
         matched = sum(size * min(count, held.get(size, 0)) for size, count in expected.items())
@@ -94,16 +99,6 @@ def fit_copies(held: SizeCounts, base: SizeCounts) -> CopyFit:
                 score,
             )
     return best
-
-
-def _scale_set(base: SizeCounts, copies: tuple[int, ...]) -> dict[int, int]:
-    scaled: dict[int, int] = {}
-    for (numerator, denominator), number in zip(SCALES, copies, strict=True):
-        for size, count in base.items() if number else ():
-            if size % denominator == 0:
-                key = size * numerator // denominator
-                scaled[key] = scaled.get(key, 0) + number * count
-    return scaled
 
 
 class RepeatedSet(Struct, frozen=True, kw_only=True):

@@ -1,16 +1,37 @@
-"""Put the files of a run in place, complete or not at all, without pyarrow."""
+"""Open and place the files of a run, which may be untrusted, without pyarrow.
 
+Only regular files are opened: a pipe, or a link to a device, instead of a file would block the reader or
+never end. A file is put in place complete or not at all.
+"""
+
+import errno
 import fcntl
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 
-from zprof.run.manifest import RANK_NAME, RankManifest, rank_folder, to_json
-
 _LOCK_POLL_S = 0.01
+
+
+def open_plain(path: Path) -> BufferedReader:
+    """Open a regular file, or a link to one.
+
+    Raises:
+        OSError: it does not exist, cannot be read, or is not a regular file.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return os.fdopen(handle, "rb")
+    except OSError:
+        os.close(handle)
+        raise
 
 
 @contextmanager
@@ -74,14 +95,3 @@ def sync_and_rename(temporary: Path, target: Path) -> str:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     temporary.rename(target)
     return digest
-
-
-def place_rank(run: Path, provisional: Path, manifest: RankManifest) -> None:
-    """Move tables that were written before their rank was known into that rank's folder of ``run``.
-
-    Raises:
-        OSError: it cannot be moved.
-    """
-    folder = rank_folder(run, manifest.rank)
-    provisional.rename(folder)
-    (folder / RANK_NAME).write_text(to_json(manifest), encoding="utf-8")
