@@ -2,7 +2,7 @@
 
 Signs: idle time with nothing queued in which the host was active (its recorded events start or end at most
 1 ms apart), and that is not a wait for the device, the allocator, a data loader or an optimizer on the CPU;
-on most ranks, in the typical step (:mod:`zprof.analysis.time.late_hosts`). Where the recording shows nothing
+on most ranks, in the typical step (:mod:`zprof.analysis.time.host_time`). Where the recording shows nothing
 of the host, it may sleep or wait for a lock: then the cause is untested. At least 10 % of the step is a
 finding (docs/thresholds.md), at least 15 % has high confidence: healthy CPU ranks, two on two cores, had up
 to 8 %.
@@ -23,18 +23,16 @@ from collections.abc import Sequence
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.signal import Untested, make_fact
 from zprof.analysis.time.host_time import (
+    find_idle_line,
     find_missing_host,
     find_single_occurrence,
+    find_unseen_host,
     has_device,
     is_host_inflated,
     is_short_of_processors,
-    rate_confidence,
-)
-from zprof.analysis.time.late_hosts import (
-    find_idle_line,
-    find_unseen_host,
     list_launch_columns,
     measure_late_hosts,
+    rate_confidence,
 )
 from zprof.causes.cause import Cause, Observation, Sign, Signal
 from zprof.causes.host_fixes import choose_launch_fix

@@ -2,9 +2,15 @@
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.host_calls import WaitKind
-from zprof.analysis.time.host_time import WaitGroup, has_device, is_inference, list_wait_groups
-from zprof.analysis.time.late_hosts import LINE_REMEDY, find_idle_line
-from zprof.analysis.time.own_work import name_place
+from zprof.analysis.time.host_time import (
+    LINE_REMEDY,
+    WaitGroup,
+    find_idle_line,
+    has_device,
+    is_inference,
+    list_wait_groups,
+)
+from zprof.analysis.time.program_lines import name_place
 from zprof.causes.fix import ANY, Fix, choose_fix, is_on_cpu
 from zprof.model.training import Framework
 

@@ -8,14 +8,14 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.signal import Fact, make_fact
 from zprof.analysis.time.host_time import locate_host_waits
 from zprof.analysis.time.late_ranks import Suspect
-from zprof.analysis.time.own_work import (
+from zprof.analysis.time.program_lines import (
     ExtraOperator,
     find_extra_operators,
     locate_extra_operators,
     locate_idle,
+    locate_loader,
     name_place,
 )
-from zprof.analysis.time.program_lines import locate_loader
 from zprof.causes.fix import LOAD_AHEAD, choose_fix, is_on_cpu
 from zprof.model.findings import SourceLocation
 from zprof.model.formatting import printable, shorten

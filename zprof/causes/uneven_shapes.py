@@ -11,7 +11,7 @@ times as long (measured on FSDP2: new memory is touched for the first time), so 
 without psi. With the fix no padding is sent, and the kernels that pad are plain copies.
 
 *Longer inputs*: a rank computes at least 10 % longer than the others because its inputs are longer, not its
-device slower (:mod:`zprof.analysis.time.longer_inputs`). With the fix each rank computes for the mean.
+device slower (:mod:`zprof.analysis.time.kernel_comparison`). With the fix each rank computes for the mean.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ import numpy as np
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.signal import Untested
-from zprof.analysis.time.longer_inputs import find_longer_inputs
+from zprof.analysis.time.kernel_comparison import find_longer_inputs
 from zprof.causes.cause import Cause, Proof, Sign, Signal
 from zprof.causes.fix import ANY, Fix
 from zprof.model.findings import Confidence, Finding

@@ -9,7 +9,7 @@ from tests.support.rule_runs import Run, found, judged, run_of, values, with_wal
 from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
-from zprof.analysis.time.longer_inputs import find_longer_inputs
+from zprof.analysis.time.kernel_comparison import find_longer_inputs
 from zprof.causes.uneven_shapes import CAUSE as uneven_shapes
 from zprof.model.memory import Memory, PhasePeak
 from zprof.model.tenants import Tenant

@@ -20,7 +20,7 @@ from zprof.analysis.step_timeline.lane import (
     build_items,
 )
 from zprof.analysis.step_timeline.step_model import StepTimeline
-from zprof.analysis.time.activity_from_events import has_device_work
+from zprof.analysis.time.activity import has_device_work
 from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.events import (
     CALL_CATEGORIES,

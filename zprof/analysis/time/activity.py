@@ -1,4 +1,6 @@
-"""Define the activity of a rank for the ledger: compute, waits, copies, launches, and work by name.
+"""Build the activity of a rank from its events: compute, waits, copies, launches, and work by name.
+
+Ranges, synchronisation and profiler overhead also appear as stream rows, but are not work.
 
 FSDP2 copies shards around collectives (``FSDP::all_gather_copy_in``, ``split_with_sizes_copy``,
 ``chunk_cat``). A kernel counts as such a copy by its name, or because the host launched it within one of
@@ -8,13 +10,25 @@ these ranges.
 import re
 
 import numpy as np
+import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from zprof.analysis.columns import Mask
-from zprof.analysis.intervals import EMPTY, NO_INTS, Int64s, Intervals, union
+from zprof.analysis.intervals import EMPTY, NO_INTS, Int64s, Intervals, intervals, subtract, union
 from zprof.analysis.time.clocks import RankClock
-from zprof.analysis.time.events import EventView
+from zprof.analysis.time.events import (
+    CALL_CATEGORIES,
+    NO_STREAM,
+    WORK_CATEGORIES,
+    DeviceRoles,
+    EventColumns,
+    EventView,
+    assign_device_roles,
+    assign_host_roles,
+    decode_events,
+    find_coverage,
+)
 
 _COPY_NAMES = re.compile(r"split_with_sizes_copy|chunk_cat|(?:fsdp::)?all_gather_copy_in\b", re.ASCII)
 _COPY_RANGE = re.compile(r"FSDP::all_gather_copy_(?:in|out)\b", re.ASCII)
@@ -24,8 +38,21 @@ _PASS = re.compile(
     re.ASCII,
 )
 _MAX_NAME = 2_000
+#: Placeholder for a launch that is not in the trace; as a time, it is before all steps.
+UNKNOWN_NS = -(1 << 62)
+#: Times before and after everything, with enough margin to add the offset of a clock.
+BEFORE_ALL_NS = -(1 << 62)
+AFTER_ALL_NS = 1 << 62
 _NO_KERNELS = np.empty((0, 3), dtype=np.int64)
 _NO_MASK = np.empty(0, dtype=np.bool_)
+_RANGES = "gpu_user_annotation"
+_HOST_RANGES = "user_annotation"
+_SYNCHRONISATION = "cuda_sync"
+#: Calls that launch kernels; zero-byte copies and fills leave no work.
+_LAUNCH = re.compile(r"(cuda|hip|cu)\w*Launch", re.ASCII)
+_STEP = re.compile(r"(?:ProfilerStep|Iteration)[ #:_-]{0,3}(\d{1,15})\s*", re.ASCII)
+_LAUNCHES_WORK = re.compile(r"(cuda|hip|cu)\w*(Launch|Memcpy|Memset)", re.ASCII)
+_CATEGORIES = ("cpu_op", "user_annotation")
 
 
 class NamedWork(Struct, frozen=True, kw_only=True):
@@ -165,3 +192,179 @@ class RankActivity(Struct, frozen=True, kw_only=True):
             kernels=clock.common(self.kernels),
             named=self.named.on(clock),
         )
+
+
+def has_device_work(events: pa.Table | EventColumns) -> bool:
+    """Return True if the trace has device work."""
+    return bool(decode_events(events).match_categories(WORK_CATEGORIES).any())
+
+
+def launches_device_work(events: pa.Table | EventColumns) -> bool:
+    """Return True if the host launches device work, even if the trace does not contain that work."""
+    view = EventView(events, CALL_CATEGORIES | {"user_annotation", "cpu_op"})
+    calls = view.match_categories(*CALL_CATEGORIES)
+    launches = view.match_names(calls, lambda name: _LAUNCHES_WORK.match(name) is not None)
+    return bool((launches | view.match_names(~calls, lambda name: name.startswith("nccl:"))).any())
+
+
+def read_device_activity(events: pa.Table | EventColumns, collectives: pa.Table) -> RankActivity:
+    """Return the activity of a rank that computes on a device.
+
+    Args:
+        events: Table ``events`` of the rank.
+        collectives: start_ns, end_ns and stream of the collectives of this rank. Those that a device ran are
+            identified among the events by these three.
+    """
+    events = decode_events(events)
+    view = EventView(events, WORK_CATEGORIES | CALL_CATEGORIES | {_RANGES, _HOST_RANGES, _SYNCHRONISATION})
+    roles = assign_device_roles(view, collectives)
+    work, compute = roles.work, roles.compute
+    launches = find_launches(view, work, view.match_categories(*CALL_CATEGORIES))
+    merged = union(view.spans[compute])
+    calls = view.spans[view.match_categories(*CALL_CATEGORIES)]
+    spans = view.spans[compute]
+    launch_ns = view.spans[:, 0].copy()
+    ranges = view.match_categories(_HOST_RANGES)
+    memcpys = roles.copies & view.match_categories("gpu_memcpy")
+    launch_ns[work] = np.where(launches.call_ns == UNKNOWN_NS, launch_ns[work], launches.call_ns)
+    return RankActivity(
+        on_device=True,
+        compute=merged,
+        waits=EMPTY,
+        anonymous_waits=EMPTY,
+        copies=union(view.spans[roles.copies]),
+        coverage=find_coverage(events),
+        launched=launches.known,
+        work=union(view.spans[work]),
+        nameless=union(view.spans[roles.nameless]),
+        unlaunched=launches.unknown,
+        unlaunched_stream=launches.unknown_stream,
+        lost_launches=launches.lost_ns,
+        first_call=calls[np.argsort(calls[:, 0], kind="stable")[:1]],
+        steps=_read_device_steps(view),
+        awaits_until=_find_awaited_launches(view, roles, launches.call_ns),
+        kernels=np.column_stack((launch_ns[compute], spans)),
+        kernel_stream=view.stream[compute],
+        named=collect_named_work(view, compute, launch_ns, ranges, memcpys),
+    )
+
+
+def _read_device_steps(view: EventView) -> DeviceSteps:
+    rows = view.match_names(view.match_categories(_RANGES), lambda name: _STEP.fullmatch(name) is not None)
+    numbers = [int(found[1]) for name in view.names(rows) if (found := _STEP.fullmatch(name))]
+    stream = np.where(view.stream[rows] == NO_STREAM, view.thread[rows], view.stream[rows])
+    return DeviceSteps(number=np.array(numbers, dtype=np.int64), spans=view.spans[rows], stream=stream)
+
+
+def _find_awaited_launches(view: EventView, roles: DeviceRoles, launched: Int64s) -> Int64s:
+    """Return, per merged compute interval, the time before which an awaited collective was launched.
+
+    Compute awaits the last call that makes its stream wait for an event, between its launch and that of its
+    predecessor on the stream. Work with an unknown launch, or launched by the same call as its predecessor,
+    gets ``AFTER_ALL_NS``, because its waits are unknown.
+
+    Args:
+        view: The events.
+        roles: Their roles.
+        launched: Launch of each row of work, ``UNKNOWN_NS`` if unknown.
+    """
+    waits = view.match_names(
+        view.match_categories(_SYNCHRONISATION), lambda name: name == "Stream Wait Event"
+    )
+    compute = union(view.spans[roles.compute])
+    if not waits.any():
+        return np.full(len(compute), AFTER_ALL_NS, dtype=np.int64)
+    starts, streams = view.spans[roles.work, 0], view.stream[roles.work]
+    order = np.lexsort((starts, streams))
+    last_wait = np.empty(len(starts), dtype=np.int64)
+    for stream in np.unique(streams).tolist():
+        stream_rows = order[streams[order] == stream]
+        own, calls = launched[stream_rows], np.sort(view.spans[waits & (view.stream == stream), 0])
+        before = np.concatenate(([BEFORE_ALL_NS], own[:-1]))
+        last = np.concatenate(([BEFORE_ALL_NS], calls))[np.searchsorted(calls, own, side="right")]
+        last = np.where(last > before, last, BEFORE_ALL_NS)
+        last_wait[stream_rows] = np.where((own == UNKNOWN_NS) | (own == before), AFTER_ALL_NS, last)
+    awaited_launch = np.full(len(compute), BEFORE_ALL_NS, dtype=np.int64)
+    computes = roles.compute[roles.work]
+    index = np.searchsorted(compute[:, 0], starts[computes])
+    first = compute[np.minimum(index, len(compute) - 1), 0] == starts[computes]
+    np.maximum.at(awaited_launch, index[first], last_wait[computes][first])
+    return awaited_launch
+
+
+class Launches(Struct, frozen=True, kw_only=True):
+    """Launch times of the work of a device.
+
+    ``call_ns``: launch of each row of work, ``UNKNOWN_NS`` if it is not in the trace. ``known``: launch and
+    end of work with a known launch. ``unknown`` and ``unknown_stream``: interval and stream of other work.
+    ``lost_ns``: launches after the last one whose work is in the trace.
+    """
+
+    call_ns: Int64s
+    known: Intervals
+    unknown: Intervals
+    unknown_stream: Int64s
+    lost_ns: Int64s
+
+
+def find_launches(view: EventView, work: Mask, calls: Mask) -> Launches:
+    """Find the host call of each row of ``work`` by correlation id."""
+    calls = calls & (view.correlation > 0)
+    order = np.argsort(view.correlation[calls], kind="stable")
+    ids, starts = view.correlation[calls][order], view.spans[calls, 0][order]
+    place = np.searchsorted(ids, view.correlation[work])
+    is_found = np.append(ids, 0)[place] == view.correlation[work]
+    call_ns = np.where(is_found & (place < len(ids)), np.append(starts, 0)[place], UNKNOWN_NS)
+    is_known = call_ns != UNKNOWN_NS
+    spans, streams = view.spans[work], view.stream[work]
+    return Launches(
+        call_ns=call_ns,
+        known=intervals(call_ns[is_known], spans[is_known, 1]),
+        unknown=spans[~is_known],
+        unknown_stream=streams[~is_known],
+        lost_ns=_find_lost_launches(
+            view, work, view.match_names(calls, lambda name: _LAUNCH.match(name) is not None)
+        ),
+    )
+
+
+def _find_lost_launches(view: EventView, work: Mask, launches: Mask) -> Int64s:
+    """Return the launches whose kernels are missing because the recording or its file ended first.
+
+    A launch in the middle of a trace may have no kernel because it was captured into a graph. Calls that
+    never have a kernel, such as launches of host functions, are not evidence.
+    """
+    rows = np.flatnonzero(launches)
+    has_work = np.isin(view.correlation[rows], view.correlation[work])
+    if not has_work.any():
+        return np.empty(0, dtype=np.int64)
+    _, code = view.coded(rows)
+    start = view.spans[rows, 0]
+    after_last = start > start[has_work].max()
+    return np.sort(start[after_last & np.isin(code, code[has_work])])
+
+
+def read_host_activity(events: pa.Table | EventColumns) -> RankActivity:
+    """Return the activity of a rank that computes on its CPU, from an ``events`` table."""
+    events = decode_events(events)
+    view = EventView(events, _CATEGORIES)
+    roles = assign_host_roles(view)
+    named, anonymous = view.spans[roles.named], view.spans[roles.anonymous]
+    waits = union(named, anonymous)
+    copies = union(view.spans[roles.copies])
+    return RankActivity(
+        on_device=False,
+        compute=subtract(view.spans[roles.compute], union(waits, copies)),
+        waits=waits,
+        anonymous_waits=subtract(anonymous, named),
+        copies=subtract(copies, waits),
+        coverage=find_coverage(events),
+        launched=EMPTY,
+        named=collect_named_work(
+            view,
+            find_outermost(view, roles.compute),
+            view.spans[:, 0],
+            roles.ranges,
+            roles.main & ~roles.main,
+        ),
+    )

@@ -26,7 +26,7 @@ from zprof.analysis.time.ledger import (
     is_unsplit,
     list_step_times,
 )
-from zprof.analysis.time.measure_ranks import MeasuredRanks, RankSummary, measure_ranks
+from zprof.analysis.time.measure_ranks import RankSummary, measure_ranks
 from zprof.analysis.time.passes import NO_PASSES, make_pass_table
 from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.synchronise import SynchronisedRun
@@ -111,11 +111,11 @@ def analyse_time(
         processes: Number of processes that measure the ranks; None: as many as pay.
     """
     measured = measure_ranks(run, policy, processes)
-    if not isinstance(measured, MeasuredRanks):
+    if isinstance(measured, list):
         return _make_empty_analysis(measured)
-    ranks, synced, gaps = measured.ranks, measured.synced, measured.gaps
-    collectives = _join_collectives(measured.rows, ranks)
-    del measured  # its rows of all ranks
+    ranks, rows, synced, gaps = measured
+    collectives = _join_collectives(rows, ranks)
+    del measured, rows
     work = {rank.time.rank: rank.work for rank in ranks}
     calls = {rank.time.rank: rank.calls for rank in ranks}
     windows = [rank.window for rank in ranks]

@@ -70,11 +70,8 @@ def find_origins(
     """Return for each case the rank where the delay started, and the reason.
 
     If the delay started on the blamed rank itself, the reason is taken from the start of the chain.
-
-    Args:
-        rows, cases: All rows and the cases among them.
-        reasons, queued: As of :func:`find_reasons`.
-        begin: Start of the compared interval of each case.
+    ``reasons`` and ``queued`` are those of :func:`find_reasons`, ``begin`` where
+    the compared interval of each case starts.
     """
     passed_on = np.flatnonzero(reasons == LateReason.PREVIOUS_COLLECTIVE)
     cause = np.full(len(cases), -1, dtype=np.int64)

@@ -23,7 +23,7 @@ import math
 import numpy as np
 from msgspec import Struct
 
-from zprof.analysis.columns import Columns, Floats, Groups, Mask, OptionalInts, Texts
+from zprof.analysis.columns import Columns, Floats, Groups, Mask, OptionalInts
 from zprof.analysis.time.collective_rows import StepCounts, group_rows_by_text, parse_group_ranks
 from zprof.analysis.time.ledger import is_unsplit
 from zprof.analysis.zero_formulas import (
@@ -305,11 +305,7 @@ def measure_volume(
     if expected == 0:
         return None, []
     kind, sizes = collectives.texts("kind"), collectives.ints("bytes")
-    counted = (
-        (collectives.ints("group_size") != 1)
-        & ~kind.equals(*_POINT_TO_POINT)
-        & _is_data_parallel(collectives.texts("group"), training)
-    )
+    counted = _find_counted(collectives, training.model_parallel_ranks)
     is_replicating = counted & _find_replicating(collectives, training, counted)
     unsized = counted & ~kind.equals(CollectiveKind.BARRIER) & (sizes == 0)
     if unsized.any():
@@ -350,12 +346,16 @@ def _mean_bytes(collectives: Columns, rows: Mask, steps: StepCounts) -> int:
     return total // max(1, sum(steps.by_rank.get(int(rank), 0) for rank in np.unique(ranks)))
 
 
-def _is_data_parallel(groups: Texts, training: TrainingFacts) -> Mask:
-    """Mark rows of groups whose ranks have the same model part; all rows without tensor parallelism."""
-    stride = training.model_parallel_ranks
-    if stride == 1:
-        return np.ones(len(groups), dtype=bool)
-    return groups.match(lambda group: len({rank % stride for rank in parse_group_ranks(group)}) == 1)
+def _find_counted(collectives: Columns, stride: int) -> Mask:
+    """Mark the rows of groups whose ranks have the same model part, without messages between two ranks."""
+    counted: Mask = collectives.ints("group_size") != 1
+    counted &= ~collectives.texts("kind").equals(*_POINT_TO_POINT)
+    if stride == 1:  # no tensor parallelism
+        return counted
+    parts = collectives.texts("group").match(
+        lambda group: len({rank % stride for rank in parse_group_ranks(group)}) == 1
+    )
+    return counted & parts
 
 
 def _find_replicating(collectives: Columns, training: TrainingFacts, counted: Mask) -> Mask:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import EMPTY, Int64s, covered, subtract, union
-from zprof.analysis.time.blocking import BEFORE_ALL_NS
+from zprof.analysis.time.activity import BEFORE_ALL_NS
 from zprof.analysis.time.collective_rows import Instances, RowFinder, mark_full_syncs
 from zprof.analysis.time.decomposition import UNKNOWN_RANK
 from zprof.analysis.time.late_arrivals import ReadCalls, group_by_rank

@@ -83,16 +83,9 @@ class RankSummary(Struct, frozen=True, kw_only=True):
     gaps: list[Gap]
 
 
-class MeasuredRanks(Struct, frozen=True, kw_only=True):
-    """All ranks with a time window, by rank; ``rows``: their collectives, by rank and start.
-
-    ``synced`` has no collectives: they are in ``rows``.
-    """
-
-    ranks: list[RankSummary]
-    rows: Columns
-    synced: SynchronisedRun
-    gaps: list[Gap]
+#: All ranks with a time window, by rank; their collectives, by rank and start; the match of these, without
+#: its collectives; and gaps.
+MeasuredRanks = tuple[list[RankSummary], Columns, SynchronisedRun, list[Gap]]
 
 
 def measure_ranks(run: Run, policy: WindowPolicy, processes: int | None = None) -> MeasuredRanks | list[Gap]:
@@ -198,12 +191,8 @@ def _measure_parts(run: Run, workers: Workers[RankPart], parts: int) -> Measured
         for starts in moved
     ]
     measured = workers.call(RankPart.measure, jobs)
-    return MeasuredRanks(
-        ranks=[summary for part in measured for summary in part],
-        rows=rows,
-        synced=replace(synced, collectives=rows.at(slice(0))),
-        gaps=gaps,
-    )
+    summaries = [summary for part in measured for summary in part]
+    return summaries, rows, replace(synced, collectives=rows.at(slice(0))), gaps
 
 
 def _summarize(timeline: RankTimeline, result: RankResult, clocks: Clocks) -> RankSummary:

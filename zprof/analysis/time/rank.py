@@ -7,8 +7,7 @@ from msgspec import Struct
 
 from zprof.analysis.columns import Columns, Mask, OptionalInts
 from zprof.analysis.intervals import Int64s, Intervals, covered, subtract, union
-from zprof.analysis.time.activity import RankActivity
-from zprof.analysis.time.blocking import BEFORE_ALL_NS, RankExposure, attribute_exposure, find_blocking
+from zprof.analysis.time.activity import BEFORE_ALL_NS, RankActivity
 from zprof.analysis.time.collective_rows import parse_group_ranks
 from zprof.analysis.time.decomposition import (
     find_collective_launches,
@@ -17,8 +16,11 @@ from zprof.analysis.time.decomposition import (
 )
 from zprof.analysis.time.kernels import sum_kernels
 from zprof.analysis.time.ledger import (
+    RankExposure,
+    attribute_exposure,
     average_rank_time,
     estimate_noise_floor,
+    find_blocking,
     find_idle_spans,
     make_step_columns,
 )

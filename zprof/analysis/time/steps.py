@@ -4,7 +4,6 @@ Work belongs to the step that launched it, according to the host call, or else t
 on that stream.
 """
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,17 +12,12 @@ from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
-from zprof.analysis.time.activity import RankActivity
+from zprof.analysis.time.activity import UNKNOWN_NS, RankActivity
 from zprof.analysis.time.clocks import RankClock
-from zprof.analysis.time.events import EventView
 
 WHOLE_TRACE = "whole trace"
 RECORDER = "recorder"
 _NONE = np.empty(0, dtype=np.int64)
-#: Calls that launch kernels; zero-byte copies and fills leave no work.
-_LAUNCH = re.compile(r"(cuda|hip|cu)\w*Launch", re.ASCII)
-#: Placeholder for a launch that is not in the trace; as a time, it is before all steps.
-UNKNOWN_NS = -(1 << 62)
 
 
 class StepWindows(Struct, frozen=True, kw_only=True):
@@ -194,58 +188,6 @@ def _span_step(spans: Intervals) -> StepWindows:
 def _read_source(marks: Columns) -> str:
     begins = np.flatnonzero(marks.texts("kind").equals("step_begin"))
     return marks.texts("name")[begins[0]] or RECORDER if len(begins) else RECORDER
-
-
-class Launches(Struct, frozen=True, kw_only=True):
-    """Launch times of the work of a device.
-
-    ``call_ns``: launch of each row of work, ``UNKNOWN_NS`` if it is not in the trace. ``known``: launch and
-    end of work with a known launch. ``unknown`` and ``unknown_stream``: interval and stream of other work.
-    ``lost_ns``: launches after the last one whose work is in the trace.
-    """
-
-    call_ns: Int64s
-    known: Intervals
-    unknown: Intervals
-    unknown_stream: Int64s
-    lost_ns: Int64s
-
-
-def find_launches(view: EventView, work: Mask, calls: Mask) -> Launches:
-    """Find the host call of each row of ``work`` by correlation id."""
-    calls = calls & (view.correlation > 0)
-    order = np.argsort(view.correlation[calls], kind="stable")
-    ids, starts = view.correlation[calls][order], view.spans[calls, 0][order]
-    place = np.searchsorted(ids, view.correlation[work])
-    is_found = np.append(ids, 0)[place] == view.correlation[work]
-    call_ns = np.where(is_found & (place < len(ids)), np.append(starts, 0)[place], UNKNOWN_NS)
-    is_known = call_ns != UNKNOWN_NS
-    spans, streams = view.spans[work], view.stream[work]
-    return Launches(
-        call_ns=call_ns,
-        known=intervals(call_ns[is_known], spans[is_known, 1]),
-        unknown=spans[~is_known],
-        unknown_stream=streams[~is_known],
-        lost_ns=_find_lost_launches(
-            view, work, view.match_names(calls, lambda name: _LAUNCH.match(name) is not None)
-        ),
-    )
-
-
-def _find_lost_launches(view: EventView, work: Mask, launches: Mask) -> Int64s:
-    """Return the launches whose kernels are missing because the recording or its file ended first.
-
-    A launch in the middle of a trace may have no kernel because it was captured into a graph. Calls that
-    never have a kernel, such as launches of host functions, are not evidence.
-    """
-    rows = np.flatnonzero(launches)
-    has_work = np.isin(view.correlation[rows], view.correlation[work])
-    if not has_work.any():
-        return np.empty(0, dtype=np.int64)
-    _, code = view.coded(rows)
-    start = view.spans[rows, 0]
-    after_last = start > start[has_work].max()
-    return np.sort(start[after_last & np.isin(code, code[has_work])])
 
 
 def assign_work_to_steps(activity: RankActivity, host: StepWindows) -> Intervals:

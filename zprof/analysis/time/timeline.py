@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import EMPTY, measure, subtract
-from zprof.analysis.time.activity import RankActivity
-from zprof.analysis.time.activity_from_events import (
+from zprof.analysis.time.activity import (
+    RankActivity,
     has_device_work,
     launches_device_work,
     read_device_activity,

@@ -7,8 +7,8 @@ import pytest
 from tests.support.device_ranks import Rows
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import measure
-from zprof.analysis.time.activity import RankActivity
-from zprof.analysis.time.activity_from_events import (
+from zprof.analysis.time.activity import (
+    RankActivity,
     has_device_work,
     launches_device_work,
     read_device_activity,

@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from tests.support.device_ranks import Rows
 from tests.support.tables import as_columns
 from zprof.analysis.intervals import EMPTY, intervals, measure
-from zprof.analysis.time.activity import RankActivity
-from zprof.analysis.time.activity_from_events import read_device_activity
-from zprof.analysis.time.blocking import (
-    AFTER_ALL_NS,
+from zprof.analysis.time.activity import AFTER_ALL_NS, RankActivity, read_device_activity
+from zprof.analysis.time.ledger import (
     Blocking,
     attribute_exposure,
     find_blocking,

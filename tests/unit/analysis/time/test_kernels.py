@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.support.device_ranks import Rows
-from zprof.analysis.time.activity_from_events import read_device_activity, read_host_activity
+from zprof.analysis.time.activity import read_device_activity, read_host_activity
 from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.kernels import (
     KERNEL_COLUMNS,

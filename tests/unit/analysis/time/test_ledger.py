@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from tests.support.device_ranks import NCCL, Rows, write_run
 from tests.support.interval_oracle import Work, totals
 from zprof.analysis.columns import Columns
-from zprof.analysis.time.activity_from_events import read_device_activity
+from zprof.analysis.time.activity import read_device_activity
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
-from zprof.analysis.time.blocking import attribute_exposure, find_blocking
 from zprof.analysis.time.device_totals import measure_device_totals
 from zprof.analysis.time.ledger import (
+    attribute_exposure,
     average_rank_time,
     divide_evenly,
     estimate_step_noise,
+    find_blocking,
     make_step_columns,
 )
 from zprof.analysis.time.steps import find_step_windows, find_trace_windows

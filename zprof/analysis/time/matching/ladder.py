@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns, Groups, Mask, Texts
 from zprof.analysis.intervals import NO_INTS, Int64s
+from zprof.analysis.time.activity import UNKNOWN_NS
 from zprof.analysis.time.clocks import (
     ClockTable,
     compute_tolerance,
@@ -47,7 +48,6 @@ from zprof.analysis.time.matching.slots import (
     place_by_sequence,
     split_by_rank,
 )
-from zprof.analysis.time.steps import UNKNOWN_NS
 from zprof.model.gaps import Gap, GapKind
 
 _REMEDY = "record again; no rank is blamed for waits in these collectives"

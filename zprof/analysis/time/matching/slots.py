@@ -36,25 +36,13 @@ _MAX_LITTLE_SHARE, _LITTLE_OVERLAP = 0.08, 0.1
 _MIN_USUAL_STEPS = 3
 #: Maximum share of conflicting sequence numbers in a lane; above it, no row is matched by sequence.
 MAX_CONFLICT_SHARE = 0.1
-
-
-class OverlapLimits(Struct, frozen=True, kw_only=True):
-    """Limits on rows that overlap their partner only slightly.
-
-    ``max_partial_share``: maximum share of rows that overlap their partner by less than half of the shorter
-    one. ``min_overlap``: a row that overlaps by less than this is not matched, because it may overlap the
-    neighbour of its partner as much.
-    """
-
-    max_partial_share: float
-    min_overlap: float
-
-
-#: Measured: up to a third of the rows, and 0.026.
-VOTE_LIMITS = OverlapLimits(max_partial_share=0.4, min_overlap=0.02)
+#: Limits on rows that overlap their partner only slightly: the maximum share of rows that overlap it by less
+#: than half of the shorter one; and the overlap below which a row is not matched, because it may overlap the
+#: neighbour of its partner as much. Measured: up to a third of the rows, and 0.026.
+_VOTE_LIMITS = (0.4, 0.02)
 #: A shared host clock is not affected by wrong pairs; on two busy processors 0.57 of 790 short rows
 #: overlapped little.
-HOST_LIMITS = OverlapLimits(max_partial_share=0.7, min_overlap=0.01)
+_HOST_LIMITS = (0.7, 0.01)
 _SAME_CLOCK = ClockDifference(offset=0.0, drift=0.0, uncertainty_ns=0.0)
 
 
@@ -174,9 +162,9 @@ def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, LaneRows], hints: 
         alike = [rank for rank in ranks if anchored]
         return EqualRanks(sure={rank: _place_same(first, rows_by_rank[rank]) for rank in alike})
     same_clock = {rank: _SAME_CLOCK for rank in ranks if known[rank].one_host}
-    on_host = _place_agreeing(first, rows_by_rank, same_clock, HOST_LIMITS)
+    on_host = _place_agreeing(first, rows_by_rank, same_clock, _HOST_LIMITS)
     others = {rank: known[rank].measured for rank in ranks if rank not in on_host.sure}
-    by_votes = _place_agreeing(first, rows_by_rank, others, VOTE_LIMITS)
+    by_votes = _place_agreeing(first, rows_by_rank, others, _VOTE_LIMITS)
     return EqualRanks(
         sure={**on_host.sure, **by_votes.sure}, uncertain={**by_votes.uncertain, **on_host.uncertain}
     )
@@ -186,7 +174,7 @@ def _place_agreeing(
     first: LaneRows,
     rows_by_rank: Mapping[int, LaneRows],
     clocks: Mapping[int, ClockDifference | None],
-    limits: OverlapLimits,
+    limits: tuple[float, float],
 ) -> EqualRanks:
     """Return slots of the ranks of ``clocks`` whose times agree; a None clock is estimated from the rows."""
     if not clocks:
@@ -219,7 +207,7 @@ def _place_same(one: LaneRows, other: LaneRows) -> Int64s:
 
 
 def check_overlaps(
-    first: LaneRows, start: Floats, end: Floats, uncertainty: Floats, limits: OverlapLimits
+    first: LaneRows, start: Floats, end: Floats, uncertainty: Floats, limits: tuple[float, float]
 ) -> tuple[Mask, Mask, Mask]:
     """Check which ranks (rows of ``start`` and ``end``) match, and which of their collectives do not.
 
@@ -233,14 +221,15 @@ def check_overlaps(
     overlap slightly, none of these is matched. A step that lost nothing has no such neighbours: there any
     overlap will do.
     """
+    max_partial_share, min_overlap = limits
     moved = LaneRows(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
     any_overlap, enough, little, above_minimum = (
         overlaps_enough(first, moved, uncertainty[:, None], share) | ~first.sync
-        for share in (0.0, 0.5, _LITTLE_OVERLAP, limits.min_overlap)
+        for share in (0.0, 0.5, _LITTLE_OVERLAP, min_overlap)
     )
     is_safe = any_overlap & _find_whole_steps(first)
     little, above_minimum = little | is_safe, above_minimum | is_safe
-    few_partial = (~enough).sum(axis=1) <= limits.max_partial_share * first.sync.sum()
+    few_partial = (~enough).sum(axis=1) <= max_partial_share * first.sync.sum()
     few_slight = (~little).sum(axis=1) <= _MAX_LITTLE_SHARE * first.sync.sum()
     seeds = np.where(few_slight[:, None], ~above_minimum, ~little)
     # the unbroken runs of rows without enough overlap that contain a seed

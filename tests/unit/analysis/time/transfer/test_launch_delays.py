@@ -9,8 +9,7 @@ from tests.support.matched_rows import BASE_NS, collective, table
 from tests.support.tables import as_columns
 from zprof.analysis.columns import Columns, OptionalInts
 from zprof.analysis.intervals import EMPTY
-from zprof.analysis.time.activity import RankActivity
-from zprof.analysis.time.activity_from_events import read_device_activity
+from zprof.analysis.time.activity import RankActivity, read_device_activity
 from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.decomposition import (
     find_collective_launches,
