@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from tests.support.analyses import MS, Scenario, analysis_of
 from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.signal import Untested
 from zprof.causes import load_causes
 from zprof.causes.cause import Cause
 from zprof.diagnosis.diagnose import diagnose
 from zprof.diagnosis.find_causes import ask
 from zprof.model.findings import Confidence, Finding, Severity
-from zprof.model.gaps import Gap
 from zprof.model.hang import Hang
 
 #: Makes an analysis when a test asks for it.
@@ -42,9 +42,9 @@ def found(cause: Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = No
 def judged(cause: Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> str | None:
     """Return "high", "medium" or "low" for a finding, "gap" if it was not tested, None if it is not there."""
     answer = ask(cause, analysis, baseline)
-    return (
-        answer.confidence.value if isinstance(answer, Finding) else "gap" if isinstance(answer, Gap) else None
-    )
+    if isinstance(answer, Finding):
+        return answer.confidence.value
+    return "gap" if isinstance(answer, Untested) else None
 
 
 def fires(cause: Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> bool:

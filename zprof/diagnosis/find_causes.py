@@ -9,7 +9,7 @@ hidden work may become exposed. A finding whose cause has no edit, or of whose e
 played, keeps the saving of its signs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -66,8 +66,7 @@ def find_causes(
     claimed = split_savings(widened, causes, analysis.time.per_rank, analysis.time.steps, played)
     stated = [_state_rest(analysis, finding, causes[finding.cause]) for finding in claimed]
     rated = [rate_by_range(finding, mean_wall_ns(analysis)) for finding in stated]
-    gaps = [answer for answer in answers.values() if isinstance(answer, Gap)]
-    return move_after_stalls(step, rated, causes), [*analysis.gaps, *_group_gaps(gaps)]
+    return move_after_stalls(step, rated, causes), [*analysis.gaps, *_list_gaps(answers)]
 
 
 def _select_applicable(causes: Iterable[Cause], analysis: RunAnalysis) -> Iterable[Cause]:
@@ -80,41 +79,32 @@ def _select_applicable(causes: Iterable[Cause], analysis: RunAnalysis) -> Iterab
     return [cause for cause in causes if not cause.terms or Need.STEPS not in cause.needs]
 
 
-def ask(cause: Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> Finding | Gap | None:
-    """Return the finding of a cause by its signs, a gap if it cannot be tested, None if it shows no sign."""
+def ask(
+    cause: Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None
+) -> Finding | Untested | None:
+    """Return the finding of a cause by its signs, what is missing to test it, or None if it shows no sign."""
     answer = cause.find_signs(analysis, baseline) if cause.find_signs is not None else None
-    if isinstance(answer, Signal):
-        return make_finding(analysis, cause, answer)
-    if isinstance(answer, Untested):
-        return Gap(
-            kind=answer.kind,
-            causes=(cause.name,),
-            what=f"rule {cause.name} not tested",
-            reason=answer.reason,
-            remedy=answer.remedy,
-        )
-    return answer
+    return make_finding(analysis, cause, answer) if isinstance(answer, Signal) else answer
 
 
-def _group_gaps(gaps: Sequence[Gap]) -> list[Gap]:
-    """Merge the gaps of causes that are untested for the same reason."""
-    names: dict[tuple[GapKind, str, str], list[str]] = {}
-    for gap in gaps:
-        names.setdefault((gap.kind, gap.reason, gap.remedy), []).extend(gap.causes)
-    return [
-        Gap(
-            kind=kind,
+def _list_gaps(answers: Mapping[str, Finding | Untested]) -> Iterator[Gap]:
+    """Yield one gap for all causes that are untested for the same reason."""
+    names: dict[Untested, list[str]] = {}
+    for name, answer in answers.items():
+        if isinstance(answer, Untested):
+            names.setdefault(answer, []).append(name)
+    for missing, untested in names.items():
+        yield Gap(
+            kind=missing.kind,
             causes=tuple(untested),
             what=f"rule{'s' if len(untested) > 1 else ''} {', '.join(untested)} not tested",
-            reason=reason,
-            remedy=remedy,
+            reason=missing.reason,
+            remedy=missing.remedy,
         )
-        for (kind, reason, remedy), untested in names.items()
-    ]
 
 
 def _price_answers(
-    step: PlayedStep, answers: dict[str, Finding | Gap], causes: Mapping[str, Cause]
+    step: PlayedStep, answers: dict[str, Finding | Untested], causes: Mapping[str, Cause]
 ) -> tuple[list[Finding], frozenset[str]]:
     """Return the findings with their savings, and the causes that were played.
 
@@ -139,7 +129,7 @@ def _price_answers(
 
 
 def _decide_by_step(
-    step: PlayedStep, answers: dict[str, Finding | Gap], causes: Mapping[str, Cause]
+    step: PlayedStep, answers: dict[str, Finding | Untested], causes: Mapping[str, Cause]
 ) -> dict[str, Finding]:
     """Return the findings of causes that the measured step decides; drop what their signs said.
 

@@ -10,6 +10,7 @@ from tests.support.rule_runs import Run, found, judged, values
 from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
+from zprof.analysis.signal import Untested
 from zprof.analysis.time.host_time import is_short_of_processors
 from zprof.causes.allocator_retries import CAUSE as allocator_retries
 from zprof.causes.blocking_sync import CAUSE as blocking_sync
@@ -19,7 +20,7 @@ from zprof.causes.data_loader import CAUSE as data_loader
 from zprof.causes.offload_on_critical_path import CAUSE as offload_on_critical_path
 from zprof.diagnosis.find_causes import ask
 from zprof.model.findings import Confidence, Finding, Severity
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gaps import GapKind
 from zprof.model.memory import AllocatorCounters
 
 STATE = {"to_host_bytes": 1 << 20, "to_device_bytes": 1 << 20}
@@ -145,7 +146,7 @@ def test_python_is_judged_by_the_time_that_its_thread_had_a_processor(
         # on these processors the step shrinks by that share, waits for a processor included
         assert answer.saving_ns == (0, pytest.approx(share * WALL_NS, abs=1))
     else:
-        assert (answer.kind if isinstance(answer, Gap) else answer) == expected
+        assert (answer.kind if isinstance(answer, Untested) else answer) == expected
 
 
 def absent(analysis: RunAnalysis) -> RunAnalysis:

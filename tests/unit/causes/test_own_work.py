@@ -7,12 +7,12 @@ import pytest
 
 from tests.support.rule_runs import found
 from zprof.analysis.analysis import RunAnalysis, analyse
+from zprof.analysis.signal import Untested
 from zprof.causes.cpu_bound_launch import CAUSE as cpu_bound_launch
 from zprof.causes.data_loader import is_loading_as_long
 from zprof.causes.straggler_rank import CAUSE as straggler_rank
 from zprof.diagnosis.find_causes import ask
 from zprof.model.findings import Finding
-from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
 from zprof.run.reader import load
@@ -115,7 +115,7 @@ def test_a_rank_that_sleeps_is_told_by_the_line(tmp_path: Path) -> None:
 
 def test_hosts_that_all_sleep_are_told_by_the_line(tmp_path: Path) -> None:
     gap = ask(cpu_bound_launch, _analyse(tmp_path, [], range(RANKS), 41 * MS))
-    assert isinstance(gap, Gap)
+    assert isinstance(gap, Untested)
     assert "metrics.py:65" in gap.reason
     assert "py-spy" not in gap.remedy
 
