@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 
-from zprof.analysis.time.events import list_names
 from zprof.model.formatting import escape_surrogates
 from zprof.model.report import RunFacts
 from zprof.model.training import Engine, EngineSetting, SettingEffect, TrainingFacts
@@ -72,6 +71,8 @@ def find_engine(run: Run) -> Engine | None:
     rank = next((each for each in run.ranks if run.has_table(each, "events")), None)
     if declared is not None or rank is None:
         return declared
+    from zprof.analysis.time.events import list_names  # what only reads manifests needs no numpy
+
     events = run.table(rank, "events", ("name",))
     names = [name[:_MAX_NAME] for name in list_names(events)]
     for engine, pattern in _NAMES:
