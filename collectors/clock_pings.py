@@ -60,7 +60,15 @@ class ClockPings:
             if self._group is not None and default_store().check([self._left_key()]):
                 self._fail(_ENDED_EARLY)
             for _ in range(PINGS if self._group is not None else 0):
-                self._ping()
+                start_ns = time.time_ns()
+                with torch.profiler.record_function(PING_RANGE):
+                    work = dist.all_reduce(torch.zeros(1), group=self._group, async_op=True)
+                    if work is not None:
+                        work.wait(_TIMEOUT)
+                end_ns = time.time_ns()
+                self._marks.add("ping_begin", self._count, at_ns=start_ns)
+                self._marks.add("ping_end", self._count, at_ns=end_ns)
+                self._count += 1
         except Exception as error:
             self._fail(f"a ping failed: {first_line(error)}")
             return False
@@ -114,17 +122,6 @@ class ClockPings:
         assert self._group is not None
         return f"zprof/pings/left/{self._group.group_name}"
 
-    def _ping(self) -> None:
-        start_ns = time.time_ns()
-        with torch.profiler.record_function(PING_RANGE):
-            work = dist.all_reduce(torch.zeros(1), group=self._group, async_op=True)
-            if work is not None:
-                work.wait(_TIMEOUT)
-        end_ns = time.time_ns()
-        self._marks.add("ping_begin", self._count, at_ns=start_ns)
-        self._marks.add("ping_end", self._count, at_ns=end_ns)
-        self._count += 1
-
     def _fail(self, reason: str) -> None:
         self._group = None
         self._gap = Gap(
@@ -148,19 +145,13 @@ def agree_to_ping(store: Any, rank: int, world_size: int, schedule: str, agree_s
     if store.add(f"{prefix}/arrived", 1) == world_size:
         schedules = {bytes(store.get(f"{prefix}/schedule/{other}")) for other in range(world_size)}
         return _propose_verdict(store, prefix, GO if len(schedules) == 1 else UNEQUAL)
-    if not _wait_for_key(store, f"{prefix}/verdict", agree_s):
-        return _propose_verdict(store, prefix, STAY)
-    return bytes(store.get(f"{prefix}/verdict")).decode()
-
-
-def _wait_for_key(store: Any, key: str, limit_s: float) -> bool:
-    """Poll for a key until the timeout. torch's own wait ignores Ctrl-C and warns when it times out."""
-    deadline = time.monotonic() + limit_s
-    while not store.check([key]):
-        if time.monotonic() > deadline:
-            return False
+    # Poll: torch's own wait ignores Ctrl-C and warns when it times out.
+    deadline_s = time.monotonic() + agree_s
+    while not store.check([f"{prefix}/verdict"]):
+        if time.monotonic() > deadline_s:
+            return _propose_verdict(store, prefix, STAY)
         time.sleep(_POLL_INTERVAL_S)
-    return True
+    return bytes(store.get(f"{prefix}/verdict")).decode()
 
 
 def _propose_verdict(store: Any, prefix: str, verdict: str) -> str:

@@ -101,7 +101,12 @@ class HostStacks:
 
     def _number(self, frame: FrameType | None) -> int | None:
         """Return the number of a frame's stack; None if there are too many stacks."""
-        stack = _read_stack(frame)
+        # Code and line of the frame and its callers, innermost first.
+        entries: list[tuple[CodeType, int]] = []
+        while frame is not None and len(entries) < _MAX_FRAMES:
+            entries.append((frame.f_code, frame.f_lineno or 0))
+            frame = frame.f_back
+        stack = tuple(entries)
         known = self._numbers.get(stack)
         if known is None and stack and len(self._numbers) < _MAX_STACKS:
             return self._numbers.setdefault(stack, next(self._unused_number))  # safe between two threads
@@ -153,15 +158,6 @@ class _ReadLog:
         stack = self._stack_by_caller[caller]
         if stack is not None:
             self.calls.append((time.time_ns(), stack))
-
-
-def _read_stack(frame: FrameType | None) -> _Stack:
-    """Return code and line of a frame and its callers, innermost first."""
-    stack: list[tuple[CodeType, int]] = []
-    while frame is not None and len(stack) < _MAX_FRAMES:
-        stack.append((frame.f_code, frame.f_lineno or 0))
-        frame = frame.f_back
-    return tuple(stack)
 
 
 def _make_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:

@@ -427,15 +427,14 @@ class ShardedGroup(NamedTuple):
 def list_sharded_groups(modules: Iterable[Any]) -> list[ShardedGroup]:
     """Return the groups of FSDP2's modules; a state belongs to several modules if they are one unit."""
     states = {id(state): state for module in modules if (state := module._get_fsdp_state()) is not None}
-    return [_read_group(state, group) for state in states.values() for group in _list_groups(state)]
-
-
-def _list_groups(state: Any) -> list[Any]:
-    groups = getattr(state, "_fsdp_param_groups", None)
-    if groups is None:  # until torch 2.11
-        group = getattr(state, "_fsdp_param_group", None)
-        groups = [] if group is None else [group]
-    return list(groups)
+    found = []
+    for state in states.values():
+        groups = getattr(state, "_fsdp_param_groups", None)
+        if groups is None:  # until torch 2.11
+            group = getattr(state, "_fsdp_param_group", None)
+            groups = [] if group is None else [group]
+        found += [_read_group(state, group) for group in groups]
+    return found
 
 
 def _read_group(state: Any, group: Any) -> ShardedGroup:

@@ -61,7 +61,8 @@ def detect_training(
     if len(engines := deepspeed.find_engines(model)) == 1:
         return _detect_deepspeed(engines[0], optimizers, parameters)
     if not parameters:
-        return TrainingFacts(engine=_name_engine(model))
+        sharding = "fsdp2" if fsdp.is_fsdp2(model) else "fsdp1" if fsdp.is_fsdp1(model) else ""
+        return TrainingFacts(engine=sharding or ddp.detect_engine(model))
     facts = _read_engine(model, optimizers)
     state_bytes, counters = measure_optimizer_state(
         optimizers,
@@ -74,12 +75,6 @@ def detect_training(
         step_counters=counters,
         micro_batches=micro_batches,
     )
-
-
-def _name_engine(model: nn.Module) -> str:
-    if fsdp.is_fsdp2(model):
-        return "fsdp2"
-    return "fsdp1" if fsdp.is_fsdp1(model) else ddp.detect_engine(model)
 
 
 def _read_engine(model: nn.Module, optimizers: Sequence[Any]) -> TrainingFacts:
@@ -125,7 +120,12 @@ def measure_optimizer_state(
         parameters: The parameters that the model trains.
         partitioned: True if this rank has the states of only some of the parameters.
     """
-    optimized = {id(tensor): tensor for optimizer in optimizers for tensor in _iter_optimized(optimizer)}
+    optimized = {
+        id(tensor): tensor
+        for optimizer in optimizers
+        for group in getattr(optimizer, "param_groups", None) or []
+        for tensor in group["params"]
+    }
     states = {
         id(tensor): state
         for optimizer in optimizers
@@ -158,11 +158,6 @@ def measure_optimizer_state(
                 else None
             )
     return sizes.pop() if len(sizes) == 1 else None, counters
-
-
-def _iter_optimized(optimizer: Any) -> Iterator[torch.Tensor]:
-    for group in getattr(optimizer, "param_groups", None) or []:
-        yield from group["params"]
 
 
 def _measure_state(elements: int, device: torch.device, state: Any) -> tuple[int, int]:

@@ -62,7 +62,12 @@ class TorchCuda:
         """Return UUID and PCI address from torch's device properties."""
         properties: Any = torch.cuda.get_device_properties(index)
         uuid = getattr(properties, "uuid", None)
-        return DeviceIdentity(uuid=None if uuid is None else str(uuid), bus_id=_bus_id(properties))
+        parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+        bus_id = None
+        if None not in parts:
+            domain, bus, device = (int(part_id) for part_id in parts if part_id is not None)
+            bus_id = f"{domain:08x}:{bus:02x}:{device:02x}.0"
+        return DeviceIdentity(uuid=None if uuid is None else str(uuid), bus_id=bus_id)
 
     def reserved_bytes(self, index: int) -> int | None:
         """Return the allocator's counter; None if a pluggable allocator keeps no statistics."""
@@ -75,11 +80,3 @@ class TorchCuda:
     def _has_context(self, index: int) -> bool:
         has_context = has_cuda_context(index)
         return bool(self.reserved_bytes(index)) if has_context is None else has_context
-
-
-def _bus_id(properties: Any) -> str | None:
-    parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    if None in parts:
-        return None
-    domain, bus, device = (int(part_id) for part_id in parts if part_id is not None)
-    return f"{domain:08x}:{bus:02x}:{device:02x}.0"

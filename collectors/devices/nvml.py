@@ -110,7 +110,11 @@ def find_handle(nvml: Any, identity: DeviceIdentity) -> Any:
         raise UnusableAnswer(
             f"NVML does not list device {identity.uuid} at {identity.bus_id}", _UUID_REMEDY
         ) from error
-    if _is_mig_gpu(nvml, handle):
+    try:
+        has_mig = bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+    except nvml.NVMLError:  # GPUs without MIG
+        has_mig = False
+    if has_mig:
         raise UnusableAnswer(
             f"NVML lists the GPU at {identity.bus_id}, but not its MIG instance", _UUID_REMEDY
         )
@@ -119,13 +123,6 @@ def find_handle(nvml: Any, identity: DeviceIdentity) -> Any:
 
 def _is_unknown_device(nvml: Any, error: Any) -> bool:
     return error.value in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT)
-
-
-def _is_mig_gpu(nvml: Any, handle: Any) -> bool:
-    try:
-        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
-    except nvml.NVMLError:  # GPUs without MIG
-        return False
 
 
 class UnusableAnswer(Exception):

@@ -191,9 +191,14 @@ class DeviceSampler:
             while not self._cuda.in_use():
                 if wait(self._pace.period_ns / 1e9):
                     return
-            if self._open_nvml():
-                while not wait(self._sample() / 1e9):
-                    pass
+            nvml = open_nvml(self._load)
+            if isinstance(nvml, Gap):
+                self._gaps.append(nvml)
+                return
+            self._nvml = nvml
+            self._opened.set()
+            while not wait(self._sample() / 1e9):
+                pass
         except Exception as error:  # an error in zprof must never end the program
             self._gaps.append(
                 _make_fault_gap(first_line(error), "please report this; training was not affected")
@@ -226,15 +231,6 @@ class DeviceSampler:
                 )
             )
         return [*self._gaps, *gaps]
-
-    def _open_nvml(self) -> bool:
-        nvml = open_nvml(self._load)
-        if isinstance(nvml, Gap):
-            self._gaps.append(nvml)
-            return False
-        self._nvml = nvml
-        self._opened.set()
-        return True
 
     def _sample(self) -> int:
         """Sample all devices once, and return the pause that follows in ns."""

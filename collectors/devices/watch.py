@@ -181,7 +181,24 @@ class GroupWatch:
     def _sample_before(self, group: Any, args: tuple[Any, ...] | None) -> int | None:
         """Sample before the first collective of an NCCL group and return its device; None for other calls."""
         try:
-            return None if group.group_name in self._seen else self._sample_first(group, args)
+            if group.group_name in self._seen:
+                return None
+            if self._process_id != os.getpid():  # a fork, which is not recorded
+                self._active = False
+                return None
+            index = _find_device(args)
+            if index is None:
+                return None  # tensors on the host: another backend
+            self._seen.add(group.group_name)
+            if "nccl" not in str(dist.get_backend_config(group)):
+                return None
+            # A name is the sorted ranks, and the group's own name if another group has the same ranks.
+            ranks = format_ranks(dist.get_process_group_ranks(group))
+            self._names[group.group_name] = name = (
+                f"{ranks}#{group.group_name}" if ranks in self._names.values() else ranks
+            )
+            self._active = self._read(index, SampleReason.BEFORE_GROUP, name)
+            return index if self._active else None
         except Exception as error:  # an error in zprof must never reach the program
             self._fail(error)
             return None
@@ -200,24 +217,6 @@ class GroupWatch:
                 remedy="please report this; training was not affected",
             )
         )
-
-    def _sample_first(self, group: Any, args: tuple[Any, ...] | None) -> int | None:
-        if self._process_id != os.getpid():  # a fork, which is not recorded
-            self._active = False
-            return None
-        index = _find_device(args)
-        if index is None:
-            return None  # tensors on the host: another backend
-        self._seen.add(group.group_name)
-        if "nccl" not in str(dist.get_backend_config(group)):
-            return None
-        # A name is the sorted ranks, and the group's own name if another group has the same ranks.
-        ranks = format_ranks(dist.get_process_group_ranks(group))
-        self._names[group.group_name] = name = (
-            f"{ranks}#{group.group_name}" if ranks in self._names.values() else ranks
-        )
-        self._active = self._read(index, SampleReason.BEFORE_GROUP, name)
-        return index if self._active else None
 
 
 def _find_device(args: tuple[Any, ...] | None) -> int | None:

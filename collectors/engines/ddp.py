@@ -42,18 +42,21 @@ def detect_facts(model: nn.Module, optimizers: Sequence[Any]) -> TrainingFacts:
     unsharded_stage = 0 if wrappers or count_ranks() == 1 else None
     # DDP all-reduces whole gradients although each rank needs only its share, and the owners broadcast.
     is_all_reduced = bool(wrappers and sharding)
+    # The number of ranks, or the size of the mesh on which the program itself shards.
+    mesh: Any = getattr(parameters[0], "device_mesh", None)
+    shard_ranks = count_ranks() if mesh is None else int(mesh.size()) if mesh.ndim == 1 else None
     return TrainingFacts(
         engine=detect_engine(model),
         stage=1 if sharding else unsharded_stage,
         parameters=elements,
-        shard_ranks=_find_shard_ranks(parameters),
+        shard_ranks=shard_ranks,
         parameter_bytes=size,
         gradient_bytes=size,
         communication_bytes=wire,
         reduction_bytes=wire,
         gathered_elements=elements if is_all_reduced else None,
         reduced_elements=2 * elements if is_all_reduced and elements is not None else None,
-        settings=(*_list_settings(wrappers), *_list_optimizer_settings(sharding)),
+        settings=tuple(_list_settings(wrappers, sharding)),
     )
 
 
@@ -61,15 +64,7 @@ def _list_wrappers(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if _WRAPPER in list_class_names(module)]
 
 
-def _find_shard_ranks(parameters: Sequence[nn.Parameter]) -> int | None:
-    """Return the number of ranks, or the size of the mesh on which the program itself shards."""
-    mesh: Any = getattr(parameters[0], "device_mesh", None)
-    if mesh is not None:
-        return int(mesh.size()) if mesh.ndim == 1 else None
-    return count_ranks()
-
-
-def _list_settings(wrappers: Sequence[Any]) -> Iterator[EngineSetting]:
+def _list_settings(wrappers: Sequence[Any], optimizers: Sequence[Any]) -> Iterator[EngineSetting]:
     for name in _FLAGS if wrappers else ():
         value = get_common(bool(getattr(wrapper, name, False)) for wrapper in wrappers)
         if value is not None:
@@ -78,9 +73,6 @@ def _list_settings(wrappers: Sequence[Any]) -> Iterator[EngineSetting]:
     if bucket_bytes is not None:
         size = bucket_bytes / _MIB
         yield EngineSetting(name="bucket_cap_mb", value=f"{size:g}", is_set=size != _DEFAULT_BUCKET_MB)
-
-
-def _list_optimizer_settings(optimizers: Sequence[Any]) -> Iterator[EngineSetting]:
     for name, attribute in (
         ("overlap_with_ddp", "_overlap_with_ddp"),
         ("parameters_as_bucket_view", "parameters_as_bucket_view"),

@@ -270,25 +270,23 @@ def list_groups(
     descriptions = {name: description for _, name, description in in_entries}
     numbers = _pair_numbers(list(configs), list(statuses), in_entries, gaps)
     names = dict.fromkeys([*configs, *descriptions])
-    return [
-        _make_row(name, numbers.get(name), configs.get(name), descriptions.get(name, ""), statuses)
-        for name in names
-    ]
-
-
-def _make_row(
-    name: str, number: int | None, config: _Config | None, description: str, statuses: dict[int, _Status]
-) -> GroupRow:
-    status = statuses.get(number) if number is not None else None
-    return GroupRow(
-        name=clean_text(name),
-        group_id=number,
-        description=clean_text(config.description if config and config.description else description),
-        ranks=config.ranks if config else (),
-        last_enqueued=status.enqueued if status else None,
-        last_started=status.started if status else None,
-        last_completed=status.completed if status else None,
-    )
+    rows = []
+    for name in names:
+        own, number = configs.get(name), numbers.get(name)
+        reached = statuses.get(number) if number is not None else None
+        description = own.description if own and own.description else descriptions.get(name, "")
+        rows.append(
+            GroupRow(
+                name=clean_text(name),
+                group_id=number,
+                description=clean_text(description),
+                ranks=own.ranks if own else (),
+                last_enqueued=reached.enqueued if reached else None,
+                last_started=reached.started if reached else None,
+                last_completed=reached.completed if reached else None,
+            )
+        )
+    return rows
 
 
 def _read_configs(value: object, gaps: list[Gap]) -> dict[str, _Config]:

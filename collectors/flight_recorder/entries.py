@@ -95,7 +95,14 @@ def read_entries(value: object, gaps: list[Gap]) -> tuple[Columns, int | None]:
     Raises:
         BadInput: it is no list of entries, or too long.
     """
-    rows: Sequence[Any] = () if value is None else _check_rows(value)
+    if value is not None and type(value) is not list and type(value) is not tuple:
+        raise make_damaged_error(f"entries is {type(value).__name__}, not a list")
+    rows: Sequence[Any] = () if value is None else value
+    if len(rows) > _MAX_ENTRIES:
+        raise BadInput(
+            f"{len(rows)} entries, at most {_MAX_ENTRIES}",
+            hint="set a smaller TORCH_FR_BUFFER_SIZE, and dump it again",
+        )
     try:
         columns = _read_columns(rows)
     except (msgspec.ValidationError, UnicodeError, RecursionError):
@@ -103,23 +110,16 @@ def read_entries(value: object, gaps: list[Gap]) -> tuple[Columns, int | None]:
     if value is None:
         gaps.append(_make_entries_gap("entries is null"))
         return columns, None
-    return _sort(columns), len(rows) - len(columns["record_id"])
+    numbers = columns["record_id"]
+    if None not in numbers and list(numbers) != sorted(numbers):
+        order = sorted(range(len(numbers)), key=numbers.__getitem__)
+        columns = {name: [values[place] for place in order] for name, values in columns.items()}
+    return columns, len(rows) - len(numbers)
 
 
 def make_damaged_error(what: str) -> BadInput:
     """Return the error for a dump that does not have torch's format."""
     return BadInput(f"not in the format of torch's flight recorder: {what}", hint=DUMP_AGAIN)
-
-
-def _check_rows(value: object) -> Sequence[Any]:
-    if type(value) is not list and type(value) is not tuple:
-        raise make_damaged_error(f"entries is {type(value).__name__}, not a list")
-    if len(value) > _MAX_ENTRIES:
-        raise BadInput(
-            f"{len(value)} entries, at most {_MAX_ENTRIES}",
-            hint="set a smaller TORCH_FR_BUFFER_SIZE, and dump it again",
-        )
-    return value
 
 
 def _read_columns(rows: Sequence[Any]) -> Columns:
@@ -177,12 +177,3 @@ def _read_valid_entries(rows: Sequence[object], gaps: list[Gap]) -> list[_Entry]
 def _make_entries_gap(reason: str) -> Gap:
     what = "operations of the flight recorder"
     return Gap(kind=GapKind.FILE, what=what, reason=reason, remedy=DUMP_AGAIN)
-
-
-def _sort(columns: Columns) -> Columns:
-    """Return the columns in the order of the entries' numbers, if all have one."""
-    numbers = columns["record_id"]
-    if None in numbers or list(numbers) == sorted(numbers):
-        return columns
-    order = sorted(range(len(numbers)), key=numbers.__getitem__)
-    return {name: [values[place] for place in order] for name, values in columns.items()}

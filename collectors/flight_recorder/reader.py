@@ -138,26 +138,26 @@ class _Batch:
 
 
 def _check_answer(line: bytes, job: DumpJob) -> DumpAnswer:
+    """Return the answer if the job's folder has its tables and nothing else; their contents are checked when
+    read.
+    """
+    invalid = DumpAnswer(position=job.position, error=_INVALID, hint=DUMP_AGAIN)
     try:
         answer = msgspec.json.decode(line, type=DumpAnswer)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return DumpAnswer(position=job.position, error=_INVALID, hint=DUMP_AGAIN)
-    if answer.position != job.position or not (
-        answer.error or _are_tables(answer, Path(os.fsdecode(job.folder)))
-    ):
-        return DumpAnswer(position=job.position, error=_INVALID, hint=DUMP_AGAIN)
-    return answer
-
-
-def _are_tables(answer: DumpAnswer, folder: Path) -> bool:
-    """Return True if the folder has the tables and nothing else; their contents are checked when read."""
-    names = {f"{name}.parquet" for name in _TABLES}
+        return invalid
+    if answer.position != job.position:
+        return invalid
+    if answer.error:
+        return answer
+    folder = Path(os.fsdecode(job.folder))
     paths = list(folder.iterdir()) if folder.is_dir() else []
-    return (
+    has_tables = (
         answer.files.keys() == _TABLES
-        and {path.name for path in paths} == names
+        and {path.name for path in paths} == {f"{name}.parquet" for name in _TABLES}
         and all(path.is_file() and not path.is_symlink() for path in paths)
     )
+    return answer if has_tables else invalid
 
 
 def _make_failure_answer(job: DumpJob, failure: ChildFailure | None) -> DumpAnswer:

@@ -79,7 +79,9 @@ class LogReader:
             said_by = record.list_speakers()
             speakers.update(said_by)
             if record.frames:
-                self._read_stack(record)
+                # Only the first stack of a rank: its watchdog ends at its first failure.
+                if said_by and len(self._stacks) < _MAX_STACKS:
+                    self._stacks.setdefault(min(said_by[-1], _MAX_RANK), tuple(record.frames))
             elif record.is_evidence and record.is_of_rank and not said_by and len(nameless) < _MAX_NAMELESS:
                 nameless.append(record)
             elif record.is_evidence:
@@ -104,7 +106,13 @@ class LogReader:
         """Return what all logs say together."""
         lines = [*self._join_timeouts()]
         if not self._has_names:
-            lines = [_forget_number(each) for each in lines]
+            # A group of torch 2.3 has only a number, which each process counts for itself.
+            lines = [
+                each
+                if each.group == DEFAULT_GROUP or each.description or each.basis is Basis.CALL
+                else replace(each, group="", group_rank=None)
+                for each in lines
+            ]
         if not lines:
             lines = [*self._list_calls()]
         sizes = _find_sizes(lines)
@@ -177,12 +185,6 @@ class LogReader:
                     self._add_ending(None, int(token["e_local"]), int(token["e_code"]))
                 case "f_code":
                     self._add_ending(int(token["f_rank"]), int(token["f_local"]), int(token["f_code"]))
-
-    def _read_stack(self, record: Record) -> None:
-        """Keep the first stack of a rank: its watchdog ends at its first failure."""
-        speakers = record.list_speakers()
-        if speakers and len(self._stacks) < _MAX_STACKS:
-            self._stacks.setdefault(min(speakers[-1], _MAX_RANK), tuple(record.frames))
 
     def _read_group(self, token: "re.Match[bytes]", rank: int | None) -> "_GroupName":
         name = (token["pg_guid"] or token["pg_name"]).decode("utf-8", "replace")
@@ -474,12 +476,6 @@ def _read_communicator(token: "re.Match[bytes]") -> _Communicator:
     )
 
 
-def _forget_number(lines: RankLines) -> RankLines:
-    """Return the lines without a group of torch 2.3, whose number each process counts for itself."""
-    has_name = lines.group == DEFAULT_GROUP or lines.description or lines.basis is Basis.CALL
-    return lines if has_name else replace(lines, group="", group_rank=None)
-
-
 def _forget_timeout(standing: Standing) -> Standing:
     return replace(standing, timeout_ms=None)
 
@@ -488,18 +484,11 @@ def _find_sizes(lines: Sequence[RankLines]) -> dict[str, int]:
     """Return the sizes of groups that gathers and scatters state, where all agree."""
     stated: dict[str, set[int]] = defaultdict(set)
     for each in lines:
-        size = _find_size(each.standing) if each.standing is not None else None
-        if size is not None and each.group:
-            stated[each.group].add(size)
+        if each.standing is None or not each.group or each.standing.kind not in {*GATHERS, *SCATTERS}:
+            continue
+        many, few = each.standing.outputs, each.standing.inputs
+        if each.standing.kind in SCATTERS:
+            many, few = few, many
+        if few and many and not many % few and many // few <= MAX_RANKS:
+            stated[each.group].add(many // few)
     return {name: next(iter(sizes)) for name, sizes in stated.items() if len(sizes) == 1}
-
-
-def _find_size(standing: Standing) -> int | None:
-    many, few = standing.outputs, standing.inputs
-    if standing.kind in SCATTERS:
-        many, few = few, many
-    elif standing.kind not in GATHERS:
-        return None
-    if not few or not many or many % few or many // few > MAX_RANKS:
-        return None
-    return many // few

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from msgspec import Struct
 
-from zprof.collectors.kineto.trace import Int64s, Mask, Trace
+from zprof.collectors.kineto.trace import Int64s, Trace
 from zprof.run.ranges import EngineRange, RangeVerb, parse_range
 
 _MAX_ANNOTATION_LENGTH = 2000
@@ -125,16 +125,13 @@ def find_rows(trace: Trace, categories: Collection[str], matches_name: Callable[
     """
     rows = np.flatnonzero(trace.category.where(lambda category: category in categories))
     codes = trace.name.codes[rows].astype(np.int64)
-    rows = rows[_match_names(trace, codes, matches_name)[codes]] if len(rows) else rows
+    if len(rows):
+        answers = np.zeros(len(trace.name.texts), dtype=np.bool_)
+        used = np.flatnonzero(np.bincount(codes, minlength=len(answers)))
+        answers[used] = [matches_name(trace.name.texts[code]) for code in used.tolist()]
+        rows = rows[answers[codes]]
     order = np.argsort(trace.start_ns[rows], kind="stable")
     return rows[order].astype(np.int64)
-
-
-def _match_names(trace: Trace, codes: Int64s, matches_name: Callable[[str], bool]) -> Mask:
-    answers = np.zeros(len(trace.name.texts), dtype=np.bool_)
-    used = np.flatnonzero(np.bincount(codes, minlength=len(answers)))
-    answers[used] = [matches_name(trace.name.texts[code]) for code in used.tolist()]
-    return answers
 
 
 class IntervalIndex:
