@@ -59,7 +59,11 @@ def detect_training(
         () if optimizer is None else optimizer if isinstance(optimizer, list | tuple) else (optimizer,)
     )
     if len(engines := deepspeed.find_engines(model)) == 1:
-        return _detect_deepspeed(engines[0], optimizers, parameters)
+        facts = deepspeed.detect_facts(engines[0])
+        if facts.optimizer_state_bytes is not None or deepspeed.list_masters(engines[0]):
+            return facts
+        state_bytes, counters = measure_optimizer_state(optimizers, parameters, partitioned=False)
+        return replace(facts, optimizer_state_bytes=state_bytes, step_counters=counters)
     if not parameters:
         sharding = "fsdp2" if fsdp.is_fsdp2(model) else "fsdp1" if fsdp.is_fsdp1(model) else ""
         return TrainingFacts(engine=sharding or ddp.detect_engine(model))
@@ -83,16 +87,6 @@ def _read_engine(model: nn.Module, optimizers: Sequence[Any]) -> TrainingFacts:
         facts = fsdp.detect_fsdp2_facts(model)
         return replace(facts, settings=(*facts.settings, *_list_ignored_settings()))
     return fsdp.detect_fsdp1_facts(model) if fsdp.is_fsdp1(model) else ddp.detect_facts(model, optimizers)
-
-
-def _detect_deepspeed(
-    engine: Any, optimizers: Sequence[Any], parameters: Sequence[nn.Parameter]
-) -> TrainingFacts:
-    facts = deepspeed.detect_facts(engine)
-    if facts.optimizer_state_bytes is not None or deepspeed.list_masters(engine):
-        return facts
-    state_bytes, counters = measure_optimizer_state(optimizers, parameters, partitioned=False)
-    return replace(facts, optimizer_state_bytes=state_bytes, step_counters=counters)
 
 
 def detect_framework() -> Framework | None:

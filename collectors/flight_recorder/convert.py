@@ -240,17 +240,6 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     last_completed: int | None = None
 
 
-class _Status(Struct, frozen=True, kw_only=True):
-    enqueued: int | None
-    started: int | None
-    completed: int | None
-
-
-class _Config(Struct, frozen=True, kw_only=True):
-    description: str
-    ranks: tuple[int, ...]
-
-
 def list_groups(
     config: object, status: object, in_entries: Sequence[tuple[int, str, str]], gaps: list[Gap]
 ) -> list[GroupRow]:
@@ -272,26 +261,27 @@ def list_groups(
     names = dict.fromkeys([*configs, *descriptions])
     rows = []
     for name in names:
-        own, number = configs.get(name), numbers.get(name)
+        number = numbers.get(name)
+        description, ranks = configs.get(name, ("", ()))
         reached = statuses.get(number) if number is not None else None
-        description = own.description if own and own.description else descriptions.get(name, "")
+        enqueued, started, completed = reached or (None, None, None)
         rows.append(
             GroupRow(
                 name=clean_text(name),
                 group_id=number,
-                description=clean_text(description),
-                ranks=own.ranks if own else (),
-                last_enqueued=reached.enqueued if reached else None,
-                last_started=reached.started if reached else None,
-                last_completed=reached.completed if reached else None,
+                description=clean_text(description or descriptions.get(name, "")),
+                ranks=ranks,
+                last_enqueued=enqueued,
+                last_started=started,
+                last_completed=completed,
             )
         )
     return rows
 
 
-def _read_configs(value: object, gaps: list[Gap]) -> dict[str, _Config]:
-    """Return the groups by name; gloo's one group without name and ranks is none."""
-    configs: dict[str, _Config] = {}
+def _read_configs(value: object, gaps: list[Gap]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return description and ranks of the groups by name; gloo's one group without name and ranks is none."""
+    configs: dict[str, tuple[str, tuple[int, ...]]] = {}
     wrong: list[str] = []
     members = 0
     for name, facts in _check_dict(value, "pg_config").items():
@@ -309,7 +299,7 @@ def _read_configs(value: object, gaps: list[Gap]) -> dict[str, _Config]:
         if ranks is None:
             wrong.append(f"the ranks of {format_name(name)}")
         if name or ranks:
-            configs[name] = _Config(description=description, ranks=ranks or ())
+            configs[name] = description, ranks or ()
     _add_gap(wrong, "pg_config", gaps)
     return configs
 
@@ -325,9 +315,9 @@ def _read_ranks(value: object) -> tuple[int, ...] | None:
     return ranks if len(set(ranks)) == len(ranks) else None
 
 
-def _read_statuses(value: object, gaps: list[Gap]) -> dict[int, _Status]:
-    """Return how far each group got, by its number on the rank."""
-    statuses: dict[int, _Status] = {}
+def _read_statuses(value: object, gaps: list[Gap]) -> dict[int, tuple[int | None, int | None, int | None]]:
+    """Return the last enqueued, started and completed collective of each group, by its number on the rank."""
+    statuses: dict[int, tuple[int | None, int | None, int | None]] = {}
     wrong: list[str] = []
     for key, facts in _check_dict(value, "pg_status").items():
         number = _read_integer(key)
@@ -344,7 +334,7 @@ def _read_statuses(value: object, gaps: list[Gap]) -> dict[int, _Status]:
             wrong.append(f"the numbers of group {number}")
         # Without TORCH_NCCL_ENABLE_TIMING no start is ever noticed: -1 is unknown.
         started = None if started is None or started < 0 else started
-        statuses[number] = _Status(enqueued=enqueued, started=started, completed=completed)
+        statuses[number] = enqueued, started, completed
     _add_gap(wrong, "pg_status", gaps)
     return statuses
 

@@ -71,29 +71,20 @@ def index_by_collective(spans: Sequence[RangeSpan], verb: RangeVerb) -> Mapping[
     return spans_by_key
 
 
-class UnitPattern(Struct, frozen=True, kw_only=True):
-    """Pattern of an engine's unit names; ``unit`` is a template over the groups of ``pattern``."""
-
-    pattern: str
-    unit: str
-
-
+#: Patterns of engines' unit names, each with a template over its groups.
 #: FSDP2 writes ``FSDP::all_gather (blocks.0) [pg=8]``; the root module has no name and therefore no
 #: parentheses.
 UNIT_PATTERNS = (
-    UnitPattern(pattern=r"FSDP::\w+ \((.+)\)( \[pg=\d+\])?", unit=r"\1\2"),
-    UnitPattern(pattern=r"FSDP::\w+_prefetch for (.+)", unit=r"\1"),
-    UnitPattern(
-        pattern=r"FSDP::(?:(?:all_gather|pre|post)\w*|\w+_prefetch for )(?: \(\))?( \[pg=\d+\])?",
-        unit=r"root\1",
-    ),
-    UnitPattern(pattern=r"FSDP::(\w+)", unit=r"FSDP.\1"),
-    UnitPattern(pattern=r"FullyShardedDataParallel\._?(\w+)", unit=r"FSDP.\1"),
-    UnitPattern(pattern=r"DistributedDataParallel\._?(\w+)", unit=r"DDP.\1"),
+    (r"FSDP::\w+ \((.+)\)( \[pg=\d+\])?", r"\1\2"),
+    (r"FSDP::\w+_prefetch for (.+)", r"\1"),
+    (r"FSDP::(?:(?:all_gather|pre|post)\w*|\w+_prefetch for )(?: \(\))?( \[pg=\d+\])?", r"root\1"),
+    (r"FSDP::(\w+)", r"FSDP.\1"),
+    (r"FullyShardedDataParallel\._?(\w+)", r"FSDP.\1"),
+    (r"DistributedDataParallel\._?(\w+)", r"DDP.\1"),
 )
 #: Every annotation with a unit has one of them; traces have hundreds of thousands of other names.
 _UNIT_PARTS = ("::", "DataParallel.")
-_COMPILED_UNITS = tuple((re.compile(row.pattern, re.ASCII), row.unit) for row in UNIT_PATTERNS)
+_COMPILED_UNITS = tuple((re.compile(pattern, re.ASCII), unit) for pattern, unit in UNIT_PATTERNS)
 
 
 def parse_unit(annotation: str) -> str | None:

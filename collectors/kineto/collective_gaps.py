@@ -15,25 +15,58 @@ _RECORD_AGAIN = "record with ProfilerActivity.CPU too, on torch 2.4 or newer"
 
 def list_device_gaps(rows: Sequence[CollectiveRow], name_method: str) -> list[Gap]:
     """Return gaps for unknown metadata, groups, sizes and launches, each with a count."""
-    by_kernel_name = [row for row in rows if row.method.startswith(name_method)]
     described = [row for row in rows if not row.method.startswith(name_method)]
-    without_group = [row for row in described if row.group.startswith(("pg:", "stream:"))]
-    without_size = [row for row in described if not row.bytes and row.kind != CollectiveKind.BARRIER]
-    without_launch = [row for row in rows if row.launch_start_ns is None]
-    gaps = (
-        _make_no_metadata_gap(len(by_kernel_name), len(rows)),
-        _make_no_group_gap(len(without_group), len(rows)),
-        _make_no_bytes_gap(len(without_size), len(rows)),
-        _make_no_launch_gap(len(without_launch), len(rows)),
+    total, by_kernel_name = len(rows), len(rows) - len(described)
+    without_group = sum(row.group.startswith(("pg:", "stream:")) for row in described)
+    without_size = sum(not row.bytes and row.kind != CollectiveKind.BARRIER for row in described)
+    without_launch = sum(row.launch_start_ns is None for row in rows)
+    found = (
+        (
+            by_kernel_name,
+            "metadata of collectives",
+            f"{by_kernel_name} of {total} collectives on the device and their launches carry no metadata: "
+            "the kind comes from the kernel name; group, size and type are unknown",
+            _RECORD_AGAIN,
+        ),
+        (
+            without_group,
+            "process group of collectives",
+            f"the ranks of the process group of {without_group} of {total} collectives are not in the trace",
+            _RECORD_AGAIN,
+        ),
+        (
+            without_size,
+            "bytes of collectives",
+            f"the size of {without_size} of {total} collectives is not in the trace",
+            "record with record_shapes=True, on torch 2.4 or newer",
+        ),
+        (
+            without_launch,
+            "launches of collectives",
+            f"the calls that launched {without_launch} of {total} collectives are not in the trace: "
+            "they happened before the window, or host calls were not recorded",
+            "start the window at the start of a step, with the device idle, and with ProfilerActivity.CPU",
+        ),
     )
-    return [gap for gap in gaps if gap is not None]
+    return [
+        Gap(kind=GapKind.COLLECTIVES, what=what, reason=reason, remedy=remedy)
+        for count, what, reason, remedy in found
+        if count
+    ]
 
 
 def list_missing_device_work(trace: Trace, rows: Sequence[CollectiveRow]) -> list[Gap]:
     """Return a gap if the host launched collectives but the trace has no device work for any of them."""
     if rows:
         return []
-    calls = _count_launched_collectives(trace)
+    # The collectives that the host launched, excluding single-rank groups.
+    records = find_rows(trace, ("cpu_op",), "record_param_comms".__eq__).tolist()
+    parsed = [describe_arguments(trace.arguments[row]) for row in records if row in trace.arguments]
+    descriptions = [entry for entry in parsed if entry is not None]
+    if descriptions:
+        calls = sum(entry.group_size != 1 and len(entry.ranks) != 1 for entry in descriptions)
+    else:
+        calls = len(find_rows(trace, ("user_annotation", "cpu_op"), is_nccl_annotation))
     if not calls:
         return []
     has_device_work = bool(trace.category.where(lambda name: name in ("kernel", "gpu_memcpy")).any())
@@ -48,71 +81,30 @@ def list_missing_device_work(trace: Trace, rows: Sequence[CollectiveRow]) -> lis
     ]
 
 
-def _count_launched_collectives(trace: Trace) -> int:
-    """Return the number of collectives that the host launched, excluding single-rank groups."""
-    records = find_rows(trace, ("cpu_op",), "record_param_comms".__eq__).tolist()
-    parsed = [describe_arguments(trace.arguments[row]) for row in records if row in trace.arguments]
-    descriptions = [entry for entry in parsed if entry is not None]
-    if descriptions:
-        return sum(entry.group_size != 1 and len(entry.ranks) != 1 for entry in descriptions)
-    return len(find_rows(trace, ("user_annotation", "cpu_op"), is_nccl_annotation))
-
-
-def _make_no_metadata_gap(count: int, rows: int) -> Gap | None:
-    if not count:
-        return None
-    return Gap(
-        kind=GapKind.COLLECTIVES,
-        what="metadata of collectives",
-        reason=f"{count} of {rows} collectives on the device and their launches carry no metadata: "
-        "the kind comes from the kernel name; group, size and type are unknown",
-        remedy=_RECORD_AGAIN,
-    )
-
-
-def _make_no_group_gap(count: int, rows: int) -> Gap | None:
-    if not count:
-        return None
-    return Gap(
-        kind=GapKind.COLLECTIVES,
-        what="process group of collectives",
-        reason=f"the ranks of the process group of {count} of {rows} collectives are not in the trace",
-        remedy=_RECORD_AGAIN,
-    )
-
-
-def _make_no_bytes_gap(count: int, rows: int) -> Gap | None:
-    if not count:
-        return None
-    return Gap(
-        kind=GapKind.COLLECTIVES,
-        what="bytes of collectives",
-        reason=f"the size of {count} of {rows} collectives is not in the trace",
-        remedy="record with record_shapes=True, on torch 2.4 or newer",
-    )
-
-
-def _make_no_launch_gap(count: int, rows: int) -> Gap | None:
-    if not count:
-        return None
-    return Gap(
-        kind=GapKind.COLLECTIVES,
-        what="launches of collectives",
-        reason=f"the calls that launched {count} of {rows} collectives are not in the trace: "
-        "they happened before the window, or host calls were not recorded",
-        remedy="start the window at the start of a step, with the device idle, and with ProfilerActivity.CPU",
-    )
-
-
 def list_gloo_gaps(rows: Sequence[CollectiveRow]) -> list[Gap]:
     """Return gaps for unknown groups and sizes."""
-    gaps = []
+    gaps, total = [], len(rows)
     groups = sum(row.group == UNKNOWN_GROUP for row in rows)
     if groups:
-        gaps.append(_make_unknown_group_gap(groups, len(rows)))
+        gaps.append(
+            Gap(
+                kind=GapKind.COLLECTIVES,
+                what="process group of collectives",
+                reason="the program has several process groups with different ranks, and gloo events do not "
+                f"identify the group: it is unknown for {groups} of {total} collectives",
+                remedy="write a ::launch range with pg=… around each collective (docs/recording.md)",
+            )
+        )
     sizes = sum(row.bytes == 0 and row.kind != CollectiveKind.BARRIER for row in rows)
     if sizes:
-        gaps.append(_make_unknown_bytes_gap(sizes, len(rows)))
+        gaps.append(
+            Gap(
+                kind=GapKind.COLLECTIVES,
+                what="bytes of collectives",
+                reason=f"{sizes} of {total} gloo collectives have no tensor shape: shapes were not recorded",
+                remedy="profile with record_shapes=True",
+            )
+        )
     return gaps
 
 
@@ -171,23 +163,4 @@ def make_unknown_peers_gap(messages: int, rows: int) -> Gap:
         "recorded, or several possible process groups): they are not compared with its side",
         remedy="record shapes, pass the source of each receive, and write a ::launch range with pg=… around "
         "each message (docs/recording.md) where groups differ",
-    )
-
-
-def _make_unknown_bytes_gap(unknown: int, rows: int) -> Gap:
-    return Gap(
-        kind=GapKind.COLLECTIVES,
-        what="bytes of collectives",
-        reason=f"{unknown} of {rows} gloo collectives have no tensor shape: shapes were not recorded",
-        remedy="profile with record_shapes=True",
-    )
-
-
-def _make_unknown_group_gap(unknown: int, rows: int) -> Gap:
-    return Gap(
-        kind=GapKind.COLLECTIVES,
-        what="process group of collectives",
-        reason="the program has several process groups with different ranks, and gloo events do not identify "
-        f"the group: it is unknown for {unknown} of {rows} collectives",
-        remedy="write a ::launch range with pg=… around each collective (docs/recording.md)",
     )

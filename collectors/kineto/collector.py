@@ -126,10 +126,22 @@ class KinetoCollector:
         return self._tables
 
     def _start_session(self) -> None:
+        activities, config = list_activities(), None
+        try:
+            config = profile_all_threads_config()
+        except (AttributeError, TypeError):
+            self._add_gaps(
+                [
+                    Gap(
+                        kind=GapKind.RECORDING,
+                        what="threads other than the main thread",
+                        reason="this torch cannot profile all threads",
+                        remedy="use torch 2.8 or newer",
+                    )
+                ]
+            )
         profile = torch.profiler.profile(
-            activities=list_activities(),
-            record_shapes=True,
-            experimental_config=self._make_experimental_config(),
+            activities=activities, record_shapes=True, experimental_config=config
         )
         session = ProfilerSession(profile)
         session.start()
@@ -160,22 +172,6 @@ class KinetoCollector:
         """Add the gaps of a chunk, except those of which an earlier chunk had one."""
         known = {(gap.kind, gap.what) for gap in self._gaps}
         self._gaps += [gap for gap in gaps if (gap.kind, gap.what) not in known]
-
-    def _make_experimental_config(self) -> Any:
-        try:
-            return profile_all_threads_config()
-        except (AttributeError, TypeError):
-            self._add_gaps(
-                [
-                    Gap(
-                        kind=GapKind.RECORDING,
-                        what="threads other than the main thread",
-                        reason="this torch cannot profile all threads",
-                        remedy="use torch 2.8 or newer",
-                    )
-                ]
-            )
-            return None
 
 
 def _export_tables(

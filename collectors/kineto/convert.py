@@ -19,7 +19,11 @@ from zprof.collectors.kineto.annotations import (
     index_by_collective,
 )
 from zprof.collectors.kineto.collectives import CollectiveRow, build_collective_columns
-from zprof.collectors.kineto.device.rows import find_device_collectives, make_device_rows
+from zprof.collectors.kineto.device.rows import (
+    find_device_collectives,
+    list_described_groups,
+    make_device_rows,
+)
 from zprof.collectors.kineto.gloo.matching import make_gloo_rows
 from zprof.collectors.kineto.process_groups import GroupResolver
 from zprof.collectors.kineto.trace import ABSENT, Int64s, ReadReport, TextColumn, Trace
@@ -52,7 +56,8 @@ def convert_collectives(trace: Trace) -> tuple[dict[str, list[Any]], list[Gap]]:
     spans = find_engine_ranges(trace)
     device_collectives = find_device_collectives(trace, spans)
     header = trace.header
-    groups = GroupResolver(header.groups, header.world_size, header.rank, device_collectives.groups())
+    described = list_described_groups(device_collectives)
+    groups = GroupResolver(header.groups, header.world_size, header.rank, described)
     range_rows, range_gaps = make_range_rows(spans, groups)
     gloo_rows, gloo_gaps = make_gloo_rows(trace, spans, groups)
     device_rows, device_gaps = make_device_rows(trace, device_collectives, groups)

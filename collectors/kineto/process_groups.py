@@ -103,35 +103,28 @@ def _name_if_single(rank_sets: set[tuple[int, ...]]) -> tuple[str, int] | None:
 
 
 def _make_display_names(groups: Sequence[TraceProcessGroup]) -> dict[tuple[tuple[int, ...], str], str]:
+    """Return the display name of each group by ranks and name, different where groups span the same ranks."""
     members_by_ranks: dict[tuple[int, ...], dict[str, str]] = defaultdict(dict)
     for group in groups:
         if group.ranks:
             members_by_ranks[tuple(sorted(group.ranks))].setdefault(group.name, group.description)
-    return {
-        (ranks, name): display_name
-        for ranks, members in members_by_ranks.items()
-        for name, display_name in _disambiguate(format_ranks(ranks), members)
-    }
+    names: dict[tuple[tuple[int, ...], str], str] = {}
+    for ranks, members in members_by_ranks.items():
+        text, descriptions = format_ranks(ranks), list(members.values())
+        for index, (name, description) in enumerate(sorted(members.items(), key=_sort_key)):
+            if not index:
+                names[ranks, name] = text
+            elif description in _UNDESCRIBED:
+                names[ranks, name] = f"{text}#{name}"
+            elif descriptions.count(description) > 1:
+                names[ranks, name] = f"{text}#{description}:{name}"
+            else:
+                names[ranks, name] = f"{text}#{description}"
+    return names
 
 
-def _disambiguate(ranks: str, members: dict[str, str]) -> Iterable[tuple[str, str]]:
-    """Yield (name, display name) for groups that span the same ranks; ``members`` maps names to
-    descriptions.
-    """
-    descriptions = list(members.values())
-    for index, name in enumerate(sorted(members, key=lambda name: _sort_key(name, members[name]))):
-        description = members[name]
-        if not index:
-            yield name, ranks
-        elif description in _UNDESCRIBED:
-            yield name, f"{ranks}#{name}"
-        elif descriptions.count(description) > 1:
-            yield name, f"{ranks}#{description}:{name}"
-        else:
-            yield name, f"{ranks}#{description}"
-
-
-def _sort_key(name: str, description: str) -> tuple[bool, int, str]:
+def _sort_key(member: tuple[str, str]) -> tuple[bool, int, str]:
+    name, description = member
     number = int(name) if name.isascii() and name.isdigit() and len(name) < 18 else 1 << 62
     return description != _DEFAULT_DESCRIPTION, number, name
 

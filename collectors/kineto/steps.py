@@ -74,8 +74,8 @@ def mark_steps(trace: Trace) -> StepMarks:
 
 def _find_marked_steps(trace: Trace, name: str, categories: frozenset[str]) -> tuple[list[_MarkedStep], int]:
     """Return the steps of the thread with the most steps, by start, and the number of other steps."""
-    parsed = {code: _parse_step_number(text, name) for code, text in enumerate(trace.name.texts)}
-    numbers = {code: number for code, number in parsed.items() if number is not None}
+    matches = ((code, _STEP.fullmatch(text)) for code, text in enumerate(trace.name.texts))
+    numbers = {code: int(match[2]) for code, match in matches if match and match[1] == name}
     named = np.isin(trace.name.codes, np.fromiter(numbers, np.int32, len(numbers)))
     rows = np.flatnonzero(named & trace.category.where(lambda category: category in categories))
     if not len(rows):
@@ -85,19 +85,15 @@ def _find_marked_steps(trace: Trace, name: str, categories: frozenset[str]) -> t
     )
     step_rows = rows[lanes.reshape(-1) == int(np.argmax(counts))]
     step_rows = step_rows[np.argsort(trace.start_ns[step_rows], kind="stable")]
-    steps = [_make_step(trace, int(row), numbers[int(trace.name.codes[row])]) for row in step_rows]
+    columns = (trace.name.codes, trace.start_ns, trace.duration_ns)
+    steps = [
+        _MarkedStep(number=numbers[code], start_ns=start_ns, end_ns=start_ns + duration_ns)
+        for code, start_ns, duration_ns in zip(
+            *(column[step_rows].tolist() for column in columns), strict=True
+        )
+    ]
     others = {numbers[int(trace.name.codes[row])] for row in rows} - {step.number for step in steps}
     return steps, len(others)
-
-
-def _parse_step_number(text: str, name: str) -> int | None:
-    match = _STEP.fullmatch(text)
-    return int(match[2]) if match and match[1] == name else None
-
-
-def _make_step(trace: Trace, row: int, number: int) -> _MarkedStep:
-    start_ns = int(trace.start_ns[row])
-    return _MarkedStep(number=number, start_ns=start_ns, end_ns=start_ns + int(trace.duration_ns[row]))
 
 
 def _keep_longest(steps: Sequence[_MarkedStep]) -> list[_MarkedStep]:

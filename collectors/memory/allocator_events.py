@@ -135,7 +135,17 @@ class _FreePairs:
         counter = itertools.count()
         events = sorted(_iter_memory_events(tree, counter), key=lambda event: int(event[0].start_time_ns))
         for event, operator in events:
-            self._add(event, operator)
+            fields = event.extra_fields
+            time_ns, size = int(event.start_time_ns), int(fields.alloc_size)
+            key = (str(fields.device), fields.ptr)
+            if size > 0:
+                block = BlockLifetime(fields.ptr, size, key[0], time_ns, None, operator, int(event.start_tid))
+                self.blocks.append(block)
+                if key in self._open_at:
+                    self._overwritten_ids.add(id(self._open_at[key]))
+                self._open_at[key] = block
+            elif key in self._open_at:
+                self._open_at.pop(key).freed_ns = time_ns
         profiler.profiler = None  # its events, which the garbage collector would find late
         return next(counter)
 
@@ -149,22 +159,6 @@ class _FreePairs:
         self.blocks = [block for block in self.blocks if block.freed_ns is None and id(block) in kept_ids]
         self._overwritten_ids = set()
         return closed
-
-    def _add(self, event: Any, operator: str | None) -> None:
-        fields = event.extra_fields
-        time_ns, size, key = (
-            int(event.start_time_ns),
-            int(fields.alloc_size),
-            (str(fields.device), fields.ptr),
-        )
-        if size > 0:
-            block = BlockLifetime(fields.ptr, size, key[0], time_ns, None, operator, int(event.start_tid))
-            self.blocks.append(block)
-            if key in self._open_at:
-                self._overwritten_ids.add(id(self._open_at[key]))
-            self._open_at[key] = block
-        elif key in self._open_at:
-            self._open_at.pop(key).freed_ns = time_ns
 
 
 def close_collective_scratch(

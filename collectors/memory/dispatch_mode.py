@@ -71,7 +71,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise
         if self._log.active:
             try:
-                allocator, role = self._classified.get(func) or self._classify(func)
+                kind = self._classified.get(func)
+                if kind is None:
+                    kind = self._classified[func] = _classify_operator(func)
+                allocator, role = kind
                 if type(result) is _Tensor:
                     self._track(result, allocator)
                 elif result is not None:
@@ -94,10 +97,6 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     mark_as_logged(error)
             except Exception as own_error:  # an error in zprof must never reach the training loop
                 self._log.fail("failed allocation", own_error)
-
-    def _classify(self, func: Any) -> tuple[Any, StorageRole | None]:
-        kind = self._classified[func] = _classify_operator(func)
-        return kind
 
     def _track_all(self, values: Any, allocator: Any) -> None:
         for value in values:

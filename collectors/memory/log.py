@@ -51,23 +51,15 @@ class Birth(NamedTuple):
     stack: Any = None
 
 
-class StorageClaim(NamedTuple):
-    """A role of a storage's lifetime. ``backdated`` claims apply from its birth on."""
-
-    generation: int
-    time_ns: int
-    role: StorageRole
-    backdated: bool
-
-
 class MemoryLog:
     """Store all records of one window. The first error sets ``active`` to False."""
 
     def __init__(self) -> None:
-        # Rows are the fields of Birth and StorageClaim in plain tuples: a named tuple costs 0.5 µs.
+        # Rows are plain tuples, of the fields of Birth for births: a named tuple costs 0.5 µs.
         self.birth_rows: list[tuple[Any, ...]] = []
         self.deaths: list[tuple[int, int]] = []
-        self.claim_rows: list[tuple[Any, ...]] = []
+        #: Generation, time, role, and whether the role applies from the birth on.
+        self.claim_rows: list[tuple[int, int, StorageRole, bool]] = []
         self.drop_rows: list[tuple[int, int, Tenant]] = []
         self.phases: list[tuple[int, Phase]] = []
         self.gaps: list[Gap] = []
@@ -86,9 +78,9 @@ class MemoryLog:
         """Return the time of each death by generation, and forget them."""
         return dict(_drain(self.deaths))
 
-    def take_claims(self) -> tuple[list[StorageClaim], list[tuple[int, int, Tenant]]]:
+    def take_claims(self) -> tuple[list[tuple[int, int, StorageRole, bool]], list[tuple[int, int, Tenant]]]:
         """Return the claims and the ends of claims by time, and forget them."""
-        return [StorageClaim(*row) for row in _drain(self.claim_rows)], _drain(self.drop_rows)
+        return _drain(self.claim_rows), _drain(self.drop_rows)
 
     def take_failures(self) -> list[Any]:
         """Return the failed allocations by time, and forget them."""

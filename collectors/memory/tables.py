@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zprof.collectors.memory.allocator_events import BlockLifetime
-from zprof.collectors.memory.log import Birth, StorageClaim
+from zprof.collectors.memory.log import Birth, StorageRole
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.torch_private import symbolize_stacks
 from zprof.model.tenants import Tenant
@@ -164,14 +164,13 @@ def build_alloc_table(storages: Sequence[Sequence[Any]], blocks: Iterable[BlockL
 
 
 def build_role_table(
-    claims: Iterable[StorageClaim], drops: Iterable[tuple[int, int, Tenant]]
+    claims: Iterable[tuple[int, int, StorageRole, bool]], drops: Iterable[tuple[int, int, Tenant]]
 ) -> TableColumns:
     """Return the table ``role``: one row per claim, then one per claim that was dropped."""
     rows: list[Sequence[Any]] = [
-        (claim.generation, claim.time_ns, claim.role.tenant.value, claim.role.sub, True, claim.backdated,
-         claim.role.via)
-        for claim in claims
-    ]  # fmt: skip
+        (generation, time_ns, role.tenant.value, role.sub, True, backdated, role.via)
+        for generation, time_ns, role, backdated in claims
+    ]
     rows += [
         (generation, time_ns, tenant.value, "", False, False, "scan") for generation, time_ns, tenant in drops
     ]

@@ -34,7 +34,11 @@ class Trained(Struct, frozen=True, kw_only=True):
             return self.models[0] if self.models else None
         container = nn.Module()
         for model in self.models:  # set directly, so that no registration hook of the program runs
-            container._modules[_make_unused_name(type(model).__name__, container._modules)] = model
+            name = unused_name = type(model).__name__
+            number = 2
+            while unused_name in container._modules:
+                unused_name, number = f"{name}{number}", number + 1
+            container._modules[unused_name] = model
         return container
 
 
@@ -45,7 +49,7 @@ def find_trained(stepped: Sequence[Optimizer]) -> Trained:
     """
     if engines := deepspeed.find_live_engines():
         return Trained(
-            models=tuple(sorted(engines, key=_count_trained, reverse=True)),
+            models=tuple(sorted(engines, key=_count_elements, reverse=True)),
             optimizers=tuple(each for engine in engines for each in deepspeed.list_optimizers(engine)),
         )
     # Live optimizers with states that did not step are wrapped by optimizers that did.
@@ -62,7 +66,7 @@ def find_trained(stepped: Sequence[Optimizer]) -> Trained:
     sizes = [(_count_elements(root, wanted_ids), root) for root in roots]
     by_size = not any(size for size, _ in sizes)
     if by_size:
-        sizes = sorted(((_count_elements(root, None), root) for root in roots), key=_get_size)[-1:]
+        sizes = sorted(((_count_elements(root), root) for root in roots), key=_get_size)[-1:]
     models = [root for size, root in sorted(sizes, key=_get_size, reverse=True) if size]
     return Trained(models=tuple(models), optimizers=tuple(optimizers), by_size=by_size and bool(models))
 
@@ -88,17 +92,13 @@ def list_optimized(optimizer: Any) -> list[torch.Tensor]:
     return [tensor for group in groups for tensor in group["params"]]
 
 
-def _count_elements(root: nn.Module, wanted_ids: set[int] | None) -> int:
+def _count_elements(root: nn.Module, wanted_ids: set[int] | None = None) -> int:
     """Count the elements of the parameters in ``wanted_ids``, or of all that require gradients if None."""
     return sum(
         parameter.numel()
         for parameter in root.parameters()
         if (id(parameter) in wanted_ids if wanted_ids is not None else parameter.requires_grad)
     )
-
-
-def _count_trained(root: nn.Module) -> int:
-    return _count_elements(root, None)
 
 
 def _get_size(entry: tuple[int, nn.Module]) -> int:
@@ -113,11 +113,3 @@ def _find_live(kind: type) -> Iterator[Any]:
         for value in gc.get_objects()
         if issubclass(type(value), kind) and bool(getattr(value, "__dict__", None))
     )
-
-
-def _make_unused_name(name: str, used_names: Any) -> str:
-    number = 2
-    candidate = name
-    while candidate in used_names:
-        candidate, number = f"{name}{number}", number + 1
-    return candidate

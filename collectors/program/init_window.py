@@ -122,18 +122,17 @@ class InitWindow:
 
     def _on_registered(self, tensor: torch.Tensor, is_buffer: bool) -> None:
         if not self._thread and not self._closed.is_set() and is_outside_modes():
-            self._start()
+            self._thread = threading.get_ident()
+            collector = MemoryCollector(None, None)
+            collector.start()
+            self._collector = collector
+            self._marks.add("window_begin", BEFORE_STEPS, ScheduledWindow.INIT)
+            threading.Thread(
+                target=self._watch_limit, args=(collector,), name="zprof-init", daemon=True
+            ).start()
         self.check()
         if self._collector is not None and not self._limit_message:
             self._collector.on_registered(tensor, is_buffer=is_buffer)
-
-    def _start(self) -> None:
-        self._thread = threading.get_ident()
-        collector = MemoryCollector(None, None)
-        collector.start()
-        self._collector = collector
-        self._marks.add("window_begin", BEFORE_STEPS, ScheduledWindow.INIT)
-        threading.Thread(target=self._watch_limit, args=(collector,), name="zprof-init", daemon=True).start()
 
     def _watch_limit(self, collector: MemoryCollector) -> None:
         """Watch the limit on a separate thread, which can only mute; the window's thread must end

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct, field
+from msgspec import Struct
 
 from zprof.collectors.pickle_sandbox import format_name
 from zprof.collectors.snapshot.block_sizes import compute_driver_bytes
@@ -53,6 +53,8 @@ _TEXT_KEYS = ("user_metadata", "metadata", "name", "text")
 _ANNOTATION_KINDS = {"START": "annotation_begin", "END": "annotation_end"}
 _NS_PER_US = 1000
 _MAX_TIME_US = 9_000_000_000_000_000
+#: Rows of the table ``mark``, in any order: times, numbers, kinds, names.
+_Marks = tuple[Integers, Integers, Sequence[str], Sequence[str]]
 
 
 class SnapshotTables(Struct, frozen=True, kw_only=True):
@@ -92,7 +94,7 @@ def convert_snapshot(
     annotations = read_annotations(snapshot.get("external_annotations", []), budget)
     stacks = StackTable(budget)
     settings = read_settings(snapshot.get("allocator_settings"))
-    fallback_ns = find_last_ns(traces, annotations)
+    fallback_ns = find_last_ns(traces, annotations[0])
     devices = [
         build_device_tables(
             f"{kind}:{device}",
@@ -165,7 +167,17 @@ def list_snapshot_gaps(devices: Sequence[DeviceTables]) -> Iterator[Gap]:
         yield from _iter_contradiction_gaps(device)
         yield from _iter_clock_gaps(device)
         yield from _iter_skipped_entry_gaps(device)
-        yield from _iter_size_gaps(device)
+        if device.size_mismatches:
+            reason = (
+                f"{device.name}: {device.size_mismatches} blocks in use differ in size from torch's rounding "
+                "rule; the sizes of freed blocks within their segments are estimates"
+            )
+            yield Gap(
+                kind=GapKind.ALLOCATOR_HISTORY,
+                what="sizes of freed blocks",
+                reason=reason,
+                remedy="compare the peak with the allocator's counters",
+            )
 
 
 def _iter_history_gaps(device: DeviceTables) -> Iterator[Gap]:
@@ -265,31 +277,10 @@ def _iter_skipped_entry_gaps(device: DeviceTables) -> Iterator[Gap]:
             )
 
 
-def _iter_size_gaps(device: DeviceTables) -> Iterator[Gap]:
-    if device.size_mismatches:
-        reason = (
-            f"{device.name}: {device.size_mismatches} blocks in use differ in size from torch's rounding "
-            "rule; the sizes of freed blocks within their segments are estimates"
-        )
-        yield Gap(
-            kind=GapKind.ALLOCATOR_HISTORY,
-            what="sizes of freed blocks",
-            reason=reason,
-            remedy="compare the peak with the allocator's counters",
-        )
+def read_annotations(value: object, budget: Budget) -> _Marks:
+    """Return starts and ends of the named ranges (``record_function``) in ``external_annotations``.
 
-
-class Annotations(Struct, frozen=True, kw_only=True):
-    """Starts and ends of named ranges (``record_function``), in file order."""
-
-    time_ns: Integers
-    kind: Sequence[str]
-    device: Integers
-    name: Sequence[str]
-
-
-def read_annotations(value: object, budget: Budget) -> Annotations:
-    """Return the ranges of ``external_annotations``; stages other than START and END are ignored.
+    They are in file order; stages other than START and END are ignored.
 
     Raises:
         BadInput: they do not have torch's format.
@@ -298,64 +289,46 @@ def read_annotations(value: object, budget: Budget) -> Annotations:
     rows = read_rows(value, where, budget)
     stages = read_texts(rows, "stage", where)
     rows = [row for row, stage in zip(rows, stages, strict=True) if stage in _ANNOTATION_KINDS]
-    return Annotations(
-        time_ns=np.minimum(read_sizes(rows, "time_us", where, default=0), _MAX_TIME_US) * _NS_PER_US,
-        kind=[_ANNOTATION_KINDS[stage] for stage in stages if stage in _ANNOTATION_KINDS],
-        device=read_integers(rows, "device", where, default=0),
-        name=read_texts(rows, "name", where),
+    return (
+        np.minimum(read_sizes(rows, "time_us", where, default=0), _MAX_TIME_US) * _NS_PER_US,
+        read_integers(rows, "device", where, default=0),
+        [_ANNOTATION_KINDS[stage] for stage in stages if stage in _ANNOTATION_KINDS],
+        read_texts(rows, "name", where),
     )
 
 
-def find_last_ns(traces: Mapping[int, DeviceTrace], annotations: Annotations) -> int:
+def find_last_ns(traces: Mapping[int, DeviceTrace], annotation_times_ns: Integers) -> int:
     """Return the last time in the snapshot, 0 if it has no times."""
     ends = [int(trace.time_ns[-1]) for trace in traces.values() if len(trace.time_ns)]
-    annotation_times = [int(time_ns) for time_ns in annotations.time_ns]
-    return max([*ends, *annotation_times, 0])
-
-
-class _MarkRows(Struct, frozen=True):
-    """Rows of the table, in any order."""
-
-    time_ns: list[Integers] = field(default_factory=list)
-    number: list[Integers] = field(default_factory=list)
-    kind: list[str] = field(default_factory=list)
-    name: list[str] = field(default_factory=list)
-
-    def add(self, time_ns: Integers, number: Integers, kind: Sequence[str], name: Sequence[str]) -> None:
-        self.time_ns.append(time_ns)
-        self.number.append(number)
-        self.kind.extend(kind)
-        self.name.extend(name)
+    return max(*ends, int(annotation_times_ns.max(initial=0)), 0)
 
 
 def build_marks(
     devices: Sequence[DeviceTables],
-    annotations: Annotations,
+    annotations: _Marks,
     stacks: StackTable,
     settings: AllocatorSettings,
 ) -> dict[str, Any]:
     """Return the table ``mark``; its kinds are described at ``MARK`` in ``zprof/run/schema.py``."""
-    rows = _MarkRows()
-    rows.add(annotations.time_ns, annotations.device, annotations.kind, annotations.name)
+    parts = [annotations]
     for device in devices:
-        _add_failures(rows, device, stacks, settings)
-        _add_notes(rows, device)
-    time_ns = np.concatenate(rows.time_ns)
+        parts += [*_iter_failures(device, stacks, settings), _read_notes(device)]
+    time_ns = np.concatenate([part[0] for part in parts])
     order = np.argsort(time_ns, kind="stable")
+    kinds = [kind for part in parts for kind in part[2]]
+    names = [name for part in parts for name in part[3]]
     return {
         "time_ns": time_ns[order],
-        "kind": factorize_texts([rows.kind[index] for index in order.tolist()]),
-        "number": np.concatenate(rows.number)[order],
-        "name": factorize_texts([rows.name[index] for index in order.tolist()]),
+        "kind": factorize_texts([kinds[index] for index in order.tolist()]),
+        "number": np.concatenate([part[1] for part in parts])[order],
+        "name": factorize_texts([names[index] for index in order.tolist()]),
         "thread_cpu_ns": [None] * len(order),
         "thread_queued_ns": [None] * len(order),
     }
 
 
-def _add_failures(
-    rows: _MarkRows, device: DeviceTables, stacks: StackTable, settings: AllocatorSettings
-) -> None:
-    """Add the rows of each failed allocation, all at its time."""
+def _iter_failures(device: DeviceTables, stacks: StackTable, settings: AllocatorSettings) -> Iterator[_Marks]:
+    """Yield the rows of failed allocations, all of one at its time."""
     where = f"oom of {device.name}"
     entries = np.flatnonzero(device.trace.action == TraceAction.OOM)
     failed = [device.trace.rows[index] for index in entries.tolist()]
@@ -369,25 +342,23 @@ def _add_failures(
     for kind, number in numbers.items():
         is_known = number >= 0 if kind == "oom_stack" else np.ones(len(number), dtype=np.bool_)
         count = int(is_known.sum())
-        rows.add(time_ns[is_known], number[is_known], [kind] * count, [device.name] * count)
+        yield time_ns[is_known], number[is_known], [kind] * count, [device.name] * count
     pools = read_pools(failed, "pool_id", where)
     private = [index for index, pool in enumerate(pools) if pool not in (None, "0,0")]
     device_number = np.full(len(private), int(device.name.rpartition(":")[2]), dtype=np.int64)
     names = [pools[index] or "" for index in private]
-    rows.add(time_ns[private], device_number, ["oom_pool"] * len(private), names)
+    yield time_ns[private], device_number, ["oom_pool"] * len(private), names
 
 
-def _add_notes(rows: _MarkRows, device: DeviceTables) -> None:
-    """Add the texts that entries of the kind ``annotate`` carry."""
+def _read_notes(device: DeviceTables) -> _Marks:
+    """Return the texts that entries of the kind ``annotate`` carry."""
     trace = device.trace
-    entries = np.flatnonzero(trace.action == TraceAction.ANNOTATE)
-    found = [(index, _find_text(trace, index)) for index in entries.tolist()]
-    noted = [(index, text) for index, text in found if text]
+    noted: list[tuple[int, str]] = []
+    for index in np.flatnonzero(trace.action == TraceAction.ANNOTATE).tolist():
+        values = (trace.rows[index].get(key) for key in _TEXT_KEYS)
+        text = next((value for value in values if type(value) is str and value), "")
+        if text:
+            noted.append((index, text))
     number = np.full(len(noted), int(device.name.rpartition(":")[2]), dtype=np.int64)
     time_ns = trace.time_ns[np.array([index for index, _ in noted], dtype=np.int64)]
-    rows.add(time_ns, number, ["annotation"] * len(noted), [text for _, text in noted])
-
-
-def _find_text(trace: DeviceTrace, index: int) -> str:
-    values = (trace.rows[index].get(key) for key in _TEXT_KEYS)
-    return next((value for value in values if type(value) is str and value), "")
+    return time_ns, number, ["annotation"] * len(noted), [text for _, text in noted]

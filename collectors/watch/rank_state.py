@@ -50,10 +50,20 @@ def list_group_progress() -> tuple[GroupProgress, ...]:
     groups = list_process_groups()
     ordered = sorted(numbers)
     is_complete = len(ordered) == len(groups)
-    return tuple(
-        _make_progress(group, numbers[ordered[index]] if is_complete else {})
-        for index, group in enumerate(groups)
-    )
+    progress = []
+    for index, group in enumerate(groups):
+        facts: Mapping[str, str] = numbers[ordered[index]] if is_complete else {}
+        enqueued, completed = (facts.get(f"last_{state}_collective") for state in ("enqueued", "completed"))
+        progress.append(
+            GroupProgress(
+                name=group.name,
+                description=group.description,
+                ranks=group.ranks,
+                enqueued=None if enqueued is None else int(enqueued),
+                completed=None if completed is None else int(completed),
+            )
+        )
+    return tuple(progress)
 
 
 def read_tables(stacks: Sequence[ThreadStack]) -> tuple[dict[str, Columns], list[Gap]]:
@@ -113,7 +123,12 @@ def _read_flight_tables() -> tuple[dict[str, Columns], list[Gap]]:
             reason=first_line(error),
             remedy="use torch 2.8 or newer, and set TORCH_FR_BUFFER_SIZE=2000 (zprof doctor)",
         )
-        return _make_empty_tables(make_group_columns(list_group_progress())), [gap]
+        from zprof.run.schema import TABLES
+
+        empty: dict[str, Columns] = {
+            name: {column: [] for column in TABLES[name].names} for name in ("flight", "flight_stack")
+        }
+        return {**empty, "flight_group": make_group_columns(list_group_progress())}, [gap]
     tables: dict[str, Columns] = {
         str(name): {column: _as_list(values) for column, values in columns.items()}
         for name, columns in converted.tables.items()
@@ -163,29 +178,6 @@ def _find_last_sequences(entries: Sequence[Mapping[str, Any]]) -> dict[int, tupl
             retired = max(retired, sequence)
         last[entry["pg_id"]] = max(enqueued, sequence), retired
     return last
-
-
-def _make_empty_tables(groups: Columns) -> dict[str, Columns]:
-    from zprof.run.schema import TABLES
-
-    tables: dict[str, Columns] = {
-        name: {column: [] for column in TABLES[name].names} for name in ("flight", "flight_stack")
-    }
-    return {**tables, "flight_group": groups}
-
-
-def _make_progress(group: ProcessGroupFacts, facts: Mapping[str, str]) -> GroupProgress:
-    def read(state: str) -> int | None:
-        value = facts.get(f"last_{state}_collective")
-        return None if value is None else int(value)
-
-    return GroupProgress(
-        name=group.name,
-        description=group.description,
-        ranks=group.ranks,
-        enqueued=read("enqueued"),
-        completed=read("completed"),
-    )
 
 
 def _read_frames(frame: FrameType | None) -> tuple[Frame, ...]:

@@ -212,9 +212,16 @@ def _read_marks(run: Path, manifest: RankManifest) -> dict[str, list[Any]]:
 
 
 def _make_gap(state: RankState, process: RankProcess, has_text: bool) -> Gap:
-    condition = _describe_process(process)
     if has_text:
         condition = "its Python threads were held up (the GIL was not released)"
+    elif process.state is ProcessState.ENDED:
+        condition = "its process has ended"
+    elif process.state is not None:
+        condition = f"its process is {process.state.value}"
+    elif process.host == socket.gethostname():
+        condition = "its process does not answer"
+    else:
+        condition = "its process was not seen from here"
     return Gap(
         kind=GapKind.COLLECTIVES,
         what="flight recorder",
@@ -223,15 +230,6 @@ def _make_gap(state: RankState, process: RankProcess, has_text: bool) -> Gap:
         reason=f"the rank could not save itself: {condition}; its progress is that of the last look before",
         remedy=f"look at process {process.number} on {process.host} with py-spy dump or gdb while it hangs",
     )
-
-
-def _describe_process(process: RankProcess) -> str:
-    if process.state is ProcessState.ENDED:
-        return "its process has ended"
-    if process.state is not None:
-        return f"its process is {process.state.value}"
-    is_here = process.host == socket.gethostname()
-    return "its process does not answer" if is_here else "its process was not seen from here"
 
 
 def _find_process_state(state: RankState) -> ProcessState | None:

@@ -213,19 +213,17 @@ class RankWatch:
     def _write(self, kind: str, stall_ns: int, tables: Mapping[str, Columns], gaps: Sequence[Gap]) -> bool:
         with self._lock:
             if self._writer is None:
-                self._writer = BareRank(self._plan.run, self._rank, self._make_manifest())
+                is_distributed = dist.is_available() and dist.is_initialized()
+                manifest = make_bare_manifest(
+                    dist.get_world_size() if is_distributed else 1,
+                    dist.get_backend() if is_distributed else "none",
+                    self._run_id,
+                    describe_device(),
+                )
+                self._writer = BareRank(self._plan.run, self._rank, manifest)
             if kind == StallMark.STUCK:
                 self._last_save = stall_ns, tables, gaps
             return self._writer.save_stall(kind, stall_ns, tables, gaps)
-
-    def _make_manifest(self) -> Any:
-        is_distributed = dist.is_available() and dist.is_initialized()
-        return make_bare_manifest(
-            dist.get_world_size() if is_distributed else 1,
-            dist.get_backend() if is_distributed else "none",
-            self._run_id,
-            describe_device(),
-        )
 
     def _describe(self) -> RankState:
         is_distributed = dist.is_available() and dist.is_initialized()

@@ -12,7 +12,7 @@ collective. For a single rank, NCCL copies within the device.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -106,31 +106,27 @@ def _make_context(unit: str | None, span: RangeSpan | None) -> LaunchContext:
     return LaunchContext(unit=span.range.unit or unit, group=span.range.group, sequence=span.range.sequence)
 
 
-class DeviceCollectives(Struct, frozen=True, kw_only=True):
-    """The collectives of a device, before groups are named."""
-
-    collectives: Sequence[DeviceCollective]
-    contexts: Sequence[LaunchContext]
-
-    def groups(self) -> list[TraceProcessGroup]:
-        """Return the distinct groups whose ranks are given by the collectives."""
-        description = (collective.description for collective in self.collectives)
-        groups = dict.fromkeys((d.group or "", d.description, d.ranks) for d in description if d.ranks)
-        return [
-            TraceProcessGroup(name=name, description=description, ranks=tuple(sorted(ranks)))
-            for name, description, ranks in groups
-        ]
-
-
-def find_device_collectives(trace: Trace, spans: Sequence[RangeSpan]) -> DeviceCollectives:
-    """Find all kernels and copies that are collectives, in the host's launch order."""
+def find_device_collectives(
+    trace: Trace, spans: Sequence[RangeSpan]
+) -> list[tuple[DeviceCollective, LaunchContext]]:
+    """Return all kernels and copies that are collectives, in the host's launch order."""
     host = HostLaunches(trace)
     links = host.find_links(find_kernel_rows(trace))
     collectives = [*find_kernel_collectives(trace, links), *find_copy_collectives(trace, host, links)]
     collectives = _sort_by_launch(trace, collectives)
-    return DeviceCollectives(
-        collectives=collectives, contexts=find_launch_contexts(trace, collectives, spans)
-    )
+    return list(zip(collectives, find_launch_contexts(trace, collectives, spans), strict=True))
+
+
+def list_described_groups(
+    collectives: Iterable[tuple[DeviceCollective, LaunchContext]],
+) -> list[TraceProcessGroup]:
+    """Return the distinct groups whose ranks are given by the collectives."""
+    descriptions = (collective.description for collective, _ in collectives)
+    groups = dict.fromkeys((d.group or "", d.description, d.ranks) for d in descriptions if d.ranks)
+    return [
+        TraceProcessGroup(name=name, description=description, ranks=tuple(sorted(ranks)))
+        for name, description, ranks in groups
+    ]
 
 
 def _sort_by_launch(trace: Trace, collectives: Sequence[DeviceCollective]) -> list[DeviceCollective]:
@@ -170,12 +166,12 @@ def _find_neighbouring_launches(launch: Int64s, stream: Int64s) -> tuple[Int64s,
 
 
 def make_device_rows(
-    trace: Trace, collectives: DeviceCollectives, groups: GroupResolver
+    trace: Trace, collectives: Iterable[tuple[DeviceCollective, LaunchContext]], groups: GroupResolver
 ) -> tuple[list[CollectiveRow], list[Gap]]:
     """Make a row for each collective, by launch, and gaps for unknown facts."""
     ordinals: dict[tuple[str, object], int] = defaultdict(int)
     rows: list[CollectiveRow] = []
-    for collective, context in zip(collectives.collectives, collectives.contexts, strict=True):
+    for collective, context in collectives:
         description = collective.description
         group, size = _find_group(trace, collective, context, groups)
         full_bytes = (description.elements or 0) * (description.element_bytes or 0)
@@ -439,20 +435,14 @@ def _make_copy_collective(
     trace: Trace, links: LaunchLinks, indices: list[int], description: LaunchDescription | None
 ) -> DeviceCollective | None:
     rows = tuple(int(links.rows[index]) for index in indices)
-    if description is None or not _carries_payload(trace, rows, description):
+    if description is None:
+        return None
+    # Copies within a device only rearrange results, except in a group of one rank.
+    has_one_rank = description.group_size == 1 or len(description.ranks) == 1
+    if not has_one_rank and not any(word in trace.name[row] for row in rows for word in _PEER_COPY_WORDS):
         return None
     moved_bytes = sum(max(0, int(trace.bytes[row])) for row in rows)
     if description.elements is None or description.element_bytes is None:
         description = description.fill_missing(LaunchDescription(elements=moved_bytes, element_bytes=1))
     calls = tuple(int(links.call[index]) for index in indices if links.call[index] >= 0)
     return DeviceCollective(rows=rows, calls=calls, description=description, method=BY_COPIES)
-
-
-def _carries_payload(trace: Trace, rows: tuple[int, ...], description: LaunchDescription) -> bool:
-    """Return True if the copies carry a collective's data: between devices, or in a group of one rank.
-
-    Other copies within a device only rearrange results.
-    """
-    if description.group_size == 1 or len(description.ranks) == 1:
-        return True
-    return any(word in trace.name[row] for row in rows for word in _PEER_COPY_WORDS)

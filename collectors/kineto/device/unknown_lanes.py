@@ -8,7 +8,6 @@ import re
 from collections import Counter
 
 import numpy as np
-from msgspec import Struct
 
 from zprof.collectors.kineto.trace import ABSENT, Trace
 from zprof.model.formatting import printable, shorten
@@ -43,15 +42,11 @@ _MAX_MODEL = 80
 _MIN_SHARE = 0.05
 
 
-class UnknownLane(Struct, frozen=True, kw_only=True):
-    """Events that may be a device's; ``name``: of their process, else their category."""
+def find_unknown_lanes(trace: Trace) -> list[tuple[str, int]]:
+    """Return the lanes that are not understood, the largest first; none if the trace has kernels.
 
-    name: str
-    events: int
-
-
-def find_unknown_lanes(trace: Trace) -> list[UnknownLane]:
-    """Return the lanes that are not understood, the largest first; none if the trace has kernels."""
+    A lane is the name of a process, else the category, of events that may be a device's, and their number.
+    """
     categories = trace.category.texts
     if "kernel" in categories:
         return []
@@ -73,10 +68,10 @@ def find_unknown_lanes(trace: Trace) -> list[UnknownLane]:
             others[name or category or "a process without a name"] += count
     if others.total() >= _MIN_SHARE * max(1, len(trace)):
         own += others
-    return [UnknownLane(name=name, events=count) for name, count in own.most_common()]
+    return own.most_common()
 
 
-def detect_device(trace: Trace, lanes: list[UnknownLane]) -> str:
+def detect_device(trace: Trace, lanes: list[tuple[str, int]]) -> str:
     """Return the device that a trace is of.
 
     It is ``cuda`` or ``hip``, with the model in brackets as in a recording if the trace has only one, an

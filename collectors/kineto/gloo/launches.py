@@ -162,7 +162,10 @@ class _LaunchReader:
             group=group,
             group_size=size,
             index=index,
-            key=_make_launch_key(operator, arguments),
+            key=(
+                operator.executed,
+                None if operator.argument is None else count_elements(arguments.dims, operator.argument),
+            ),
             root=parse_group_rank(arguments, operator.root),
         )
         return [launch] * (max(1, min(size, _MAX_REPEATS)) if operator.repeats else 1)
@@ -229,12 +232,6 @@ class _NextWaits:
         index = bisect_right(spans, launch_ns, key=lambda span: span.start_ns)
         is_close = index < len(spans) and spans[index].start_ns - launch_ns <= _MAX_WAIT_DELAY_NS
         return spans[index] if is_close else None
-
-
-def _make_launch_key(operator: GlooOperator, arguments: Arguments) -> GlooKey:
-    if operator.argument is None:
-        return operator.executed, None
-    return operator.executed, count_elements(arguments.dims, operator.argument)
 
 
 class Execution(Struct, frozen=True, kw_only=True):

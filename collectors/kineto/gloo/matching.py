@@ -25,7 +25,6 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.collectors.kineto.annotations import Identity, RangeSpan, get_collective_key, index_by_collective
@@ -237,7 +236,6 @@ def add_groups_by_thread(launches: Sequence[GlooLaunch], executions: Sequence[Ex
         if len(groups) == 1 and _UNKNOWN not in groups:
             for thread in ran_on.get(key, ()):
                 owners[thread] |= groups
-    owners = owners
     return [_add_group(launch, ran_on[launch.key], owners) for launch in launches]
 
 
@@ -281,13 +279,6 @@ def _make_execution_row(execution: Execution, group: str, size: int, ordinal: in
     )
 
 
-class _WorkerTimes(Struct, frozen=True, kw_only=True):
-    """When the workers were free before an execution: the one that ran it, and the first of all."""
-
-    own_free_ns: float
-    first_free_ns: float
-
-
 def locate_missing(
     launches: Sequence[GlooLaunch],
     wait_ends_ns: Sequence[int | None],
@@ -307,15 +298,16 @@ def locate_missing(
 
     def contradiction_ns(at: int, skipped_before: int, skipped: int) -> float:
         """Return how much a pair contradicts the times if executions are missing right before it."""
-        launch, execution, worker = launches[at + skipped], executions[at], workers[at]
+        launch, execution = launches[at + skipped], executions[at]
+        own_free_ns, first_free_ns = workers[at]
         if execution.key != launch.key or execution.start_ns < launch.start_ns:
             return _IMPOSSIBLE
         wait_end_ns = wait_ends_ns[at + skipped]
         cost = max(0.0, execution.end_ns - wait_end_ns) if wait_end_ns is not None else 0.0
         if skipped == skipped_before:
-            return cost + _delay_ns(launch, execution, worker)
+            return cost + _delay_ns(launch, execution, own_free_ns)
         first_missing = launches[at + skipped_before]
-        idle_ns = execution.start_ns - max(first_missing.start_ns, worker.first_free_ns)
+        idle_ns = execution.start_ns - max(first_missing.start_ns, first_free_ns)
         missing_ns = shortest_ns[at + skipped] - shortest_ns[at + skipped_before]
         return cost + max(0.0, float(missing_ns) - idle_ns)
 
@@ -331,7 +323,7 @@ def locate_missing(
     if not np.isfinite(costs.min()):
         return [None] * len(executions)
     delays = [
-        _delay_ns(launches[at + count], executions[at], workers[at])
+        _delay_ns(launches[at + count], executions[at], workers[at][0])
         for at, (skipped_before, count) in enumerate(pairwise([0, *skipped.tolist()]))
         if count == skipped_before
     ]
@@ -343,13 +335,16 @@ def locate_missing(
     ]
 
 
-def _read_worker_times(executions: Sequence[Execution]) -> list[_WorkerTimes]:
-    """Return the worker times of the executions of a queue, which are sorted by start."""
+def _read_worker_times(executions: Sequence[Execution]) -> list[tuple[float, float]]:
+    """Return when the workers were free before each execution: the one that ran it, and the first of all.
+
+    The executions of a queue are sorted by start.
+    """
     free = {execution.thread: -_IMPOSSIBLE for execution in executions}
     times = []
     for execution in executions:
         own = free[execution.thread]
-        times.append(_WorkerTimes(own_free_ns=own, first_free_ns=min(free.values())))
+        times.append((own, min(free.values())))
         free[execution.thread] = max(own, execution.end_ns)
     return times
 
@@ -371,5 +366,5 @@ def _sum_shortest(launches: Sequence[GlooLaunch], executions: Sequence[Execution
     return np.cumsum([0.0, *(float(shortest.get(launch.key, 0)) for launch in launches)])
 
 
-def _delay_ns(launch: GlooLaunch, execution: Execution, worker: _WorkerTimes) -> float:
-    return float(max(0.0, execution.start_ns - max(launch.start_ns, worker.own_free_ns)))
+def _delay_ns(launch: GlooLaunch, execution: Execution, own_free_ns: float) -> float:
+    return float(max(0.0, execution.start_ns - max(launch.start_ns, own_free_ns)))

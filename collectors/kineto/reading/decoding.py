@@ -94,8 +94,11 @@ class EventChunk:
             name = msgspec.json.encode(span.name)
             while (position := text.find(name, search_start, self._stop)) >= 0:
                 start, search_start = self._separators.find_enclosing(text, self._start, position, self._stop)
-                event = _decode_event(memoryview(text)[start:search_start])
-                if event is not None and _is_same_event(event, span):
+                try:
+                    event = EVENT_DECODER.decode(memoryview(text)[start:search_start])
+                except DECODE_ERRORS:
+                    continue
+                if _is_same_event(event, span):
                     arguments.append(event.args)
                     break
             else:
@@ -125,13 +128,6 @@ class RepairedChunk:
 
 def _list_arguments(decoded: DecodedEvents, rows: Sequence[int]) -> list[FewArguments]:
     return [decoded.spans[row].args for row in rows]
-
-
-def _decode_event(text: memoryview) -> TraceEvent | None:
-    try:
-        return EVENT_DECODER.decode(text)
-    except DECODE_ERRORS:
-        return None
 
 
 def _is_same_event(event: TraceEvent, span: Span) -> bool:

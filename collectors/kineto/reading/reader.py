@@ -231,15 +231,15 @@ class EventArray:
     def _read_slowly(self) -> bool:
         """Read the elements that have matching brackets; return False if there are none."""
         window, start = self._window, self._window.start
-        found = find_elements(window.data, start, window.end)
-        self._separators.learn(window.data, found.spans)
-        broken_at = self._read_spans(found.spans, self._read_element)
-        last_stop = found.spans[-1][1] if found.spans else start
+        spans, array_end = find_elements(window.data, start, window.end)
+        self._separators.learn(window.data, spans)
+        broken_at = self._read_spans(spans, self._read_element)
+        last_stop = spans[-1][1] if spans else start
         if broken_at is not None:
             window.start = self._read_by_separators(broken_at)
-        elif found.end is not None:
-            is_end = window.data[found.end] == _CLOSE
-            window.start = found.end if is_end else self._read_by_separators(last_stop, found.end + 1)
+        elif array_end is not None:
+            is_end = window.data[array_end] == _CLOSE
+            window.start = array_end if is_end else self._read_by_separators(last_stop, array_end + 1)
         elif window.ended or window.end - last_stop > _MAX_EVENT_BYTES:
             window.start = self._read_by_separators(last_stop)
         else:
@@ -285,10 +285,10 @@ class EventArray:
         if self._repair(start, stop):
             return None
         data = self._window.data
-        found = find_elements(data, start, stop)
-        is_end = found.end is not None and data[found.end] == _CLOSE and len(found.spans) == 1
-        if is_end and (self._try_decode(*found.spans[0]) or self._repair(*found.spans[0])):
-            return found.end
+        spans, array_end = find_elements(data, start, stop)
+        is_end = array_end is not None and data[array_end] == _CLOSE and len(spans) == 1
+        if is_end and (self._try_decode(*spans[0]) or self._repair(*spans[0])):
+            return array_end
         self.dropped += 1
         return None
 
@@ -336,14 +336,14 @@ class Document:
         if first not in (_OPEN, _CURLY_OPEN):
             raise make_not_a_trace_error(self._window)
         self._window.start += 1
-        reached_end = self._read_list() if first == _OPEN else self._read_object()
-        self.is_complete = reached_end and self._window.skip(_PADDING) is None
-
-    def _read_list(self) -> bool:
-        if self._window.skip(_SPACE) != _CURLY_OPEN:
+        if first == _CURLY_OPEN:
+            reached_end = self._read_object()
+        elif self._window.skip(_SPACE) != _CURLY_OPEN:
             raise make_not_a_trace_error(self._window)
-        self.has_events = True
-        return self._read_events()
+        else:
+            self.has_events = True
+            reached_end = self._read_events()
+        self.is_complete = reached_end and self._window.skip(_PADDING) is None
 
     def _read_object(self) -> bool:
         while (first := self._window.skip(_BETWEEN)) is not None:

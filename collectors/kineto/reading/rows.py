@@ -146,7 +146,6 @@ class EventRows:
         if legacy_ids.count(None) != len(legacy_ids):
             columns["external_id"] = columns["external_id"].copy()
             columns["external_id"][missing] = to_int64s(legacy_ids)
-        columns = columns
         columns["start"], columns["duration"] = start, duration
         device = self.categories.find_device_rows(codes["category"])
         columns |= self._read_device_columns(

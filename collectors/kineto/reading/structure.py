@@ -65,25 +65,19 @@ def find_brackets(text: bytearray, start: int, stop: int, *, in_string: bool = F
     return Brackets(position=positions, depth=depth, opens=opens, in_string=in_string)
 
 
-class Elements(Struct, frozen=True, kw_only=True):
-    """The complete bracketed elements of an array, as (start, stop), and the array's end, or None."""
+def find_elements(text: bytearray, start: int, stop: int) -> tuple[list[tuple[int, int]], int | None]:
+    """Return the complete bracketed elements, as (start, stop), and the array's end, or None.
 
-    spans: list[tuple[int, int]]
-    end: int | None
-
-
-def find_elements(text: bytearray, start: int, stop: int) -> Elements:
-    """Return the elements of ``text[start:stop]``, which starts between two elements of an array."""
+    ``text[start:stop]`` starts between two elements of an array.
+    """
     found = find_brackets(text, start, stop)
     negative_depth = np.flatnonzero(found.depth < 0)
     end = int(negative_depth[0]) if len(negative_depth) else len(found.depth)
     depth, opens, position = found.depth[:end], found.opens[:end], found.position[:end]
     starts = position[opens & (depth == 1)].tolist()
     stops = (position[~opens & (depth == 0)] + 1).tolist()
-    return Elements(
-        spans=list(zip(starts, stops, strict=False)),
-        end=int(found.position[end]) if len(negative_depth) else None,
-    )
+    array_end = int(found.position[end]) if len(negative_depth) else None
+    return list(zip(starts, stops, strict=False)), array_end
 
 
 def _find_quotes(characters: npt.NDArray[np.uint8], escaped: bool) -> tuple[npt.NDArray[np.int64], bool]:

@@ -12,7 +12,7 @@ from zprof.collectors.kineto.convert import (
     convert_collectives,
     list_read_gaps,
 )
-from zprof.collectors.kineto.device.unknown_lanes import UnknownLane, detect_device, find_unknown_lanes
+from zprof.collectors.kineto.device.unknown_lanes import detect_device, find_unknown_lanes
 from zprof.collectors.kineto.reading.reader import read_trace
 from zprof.collectors.kineto.steps import mark_steps
 from zprof.integrations.imports.trace_worker import RankFacts, Refusal, TraceJob
@@ -67,11 +67,11 @@ def write_trace_tables(job: TraceJob, on_bytes: Callable[[int], None]) -> RankFa
         return Refusal(reason=reason, hint="use fewer --workers", is_permanent=False)
 
 
-def _list_lane_gaps(lanes: Sequence[UnknownLane]) -> list[Gap]:
+def _list_lane_gaps(lanes: Sequence[tuple[str, int]]) -> list[Gap]:
     """Return the gap of a device that is not understood; the analysis measures no time of such a rank."""
     if not lanes:
         return []
-    named = [f"{_shorten(lane.name)} ({lane.events} events)" for lane in lanes[:_MAX_LANES]]
+    named = [f"{_shorten(name)} ({events} events)" for name, events in lanes[:_MAX_LANES]]
     more = [f"{len(lanes) - _MAX_LANES} more"] if len(lanes) > _MAX_LANES else []
     return [
         Gap(
