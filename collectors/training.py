@@ -22,7 +22,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from zprof.collectors.engines import ddp, deepspeed, fsdp
+from zprof.collectors.engines import deepspeed, torch_engines
 from zprof.collectors.memory.storages import find_nested_tensors, find_plain_tensors
 from zprof.model.training import EngineSetting, Framework, SettingEffect, TrainingFacts
 
@@ -65,8 +65,10 @@ def detect_training(
         state_bytes, counters = measure_optimizer_state(optimizers, parameters, partitioned=False)
         return replace(facts, optimizer_state_bytes=state_bytes, step_counters=counters)
     if not parameters:
-        sharding = "fsdp2" if fsdp.is_fsdp2(model) else "fsdp1" if fsdp.is_fsdp1(model) else ""
-        return TrainingFacts(engine=sharding or ddp.detect_engine(model))
+        sharding = (
+            "fsdp2" if torch_engines.is_fsdp2(model) else "fsdp1" if torch_engines.is_fsdp1(model) else ""
+        )
+        return TrainingFacts(engine=sharding or torch_engines.detect_engine(model))
     facts = _read_engine(model, optimizers)
     state_bytes, counters = measure_optimizer_state(
         optimizers,
@@ -83,10 +85,14 @@ def detect_training(
 
 def _read_engine(model: nn.Module, optimizers: Sequence[Any]) -> TrainingFacts:
     """Return what the engine knows; its size of the optimizer state is measured by the caller."""
-    if fsdp.is_fsdp2(model):
-        facts = fsdp.detect_fsdp2_facts(model)
+    if torch_engines.is_fsdp2(model):
+        facts = torch_engines.detect_fsdp2_facts(model)
         return replace(facts, settings=(*facts.settings, *_list_ignored_settings()))
-    return fsdp.detect_fsdp1_facts(model) if fsdp.is_fsdp1(model) else ddp.detect_facts(model, optimizers)
+    return (
+        torch_engines.detect_fsdp1_facts(model)
+        if torch_engines.is_fsdp1(model)
+        else torch_engines.detect_ddp_facts(model, optimizers)
+    )
 
 
 def detect_framework() -> Framework | None:

@@ -24,7 +24,7 @@ from zprof.collectors.kineto.device.rows import (
     list_described_groups,
     make_device_rows,
 )
-from zprof.collectors.kineto.gloo.matching import make_gloo_rows
+from zprof.collectors.kineto.gloo.rows import make_gloo_rows
 from zprof.collectors.kineto.process_groups import GroupResolver
 from zprof.collectors.kineto.trace import ABSENT, Int64s, ReadReport, TextColumn, Trace
 from zprof.model.collectives import CollectiveKind

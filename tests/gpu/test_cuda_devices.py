@@ -14,7 +14,7 @@ import torch
 import zprof
 from zprof.collectors.devices.cuda import TorchCuda
 from zprof.collectors.devices.nvml import load_pynvml
-from zprof.collectors.devices.sampler import DeviceRow, DeviceSampler, SamplingPace
+from zprof.collectors.devices.watch import DeviceRow, DeviceSampler, SamplingPace
 from zprof.collectors.logs import SampleLog
 
 MIB = 2**20

@@ -13,8 +13,15 @@ import pytest
 from tests.support.fake_cuda import FakeCuda
 from tests.support.fake_nvml import MIB, FakeGpu, FakeNvml
 from zprof.collectors.devices.cuda import DeviceIdentity
-from zprof.collectors.devices.sampler import DeviceLog, DeviceRow, DeviceSampler, SampleReason, SamplingPace
-from zprof.collectors.devices.watch import DeviceWatch, NoDevices
+from zprof.collectors.devices.watch import (
+    DeviceLog,
+    DeviceRow,
+    DeviceSampler,
+    DeviceWatch,
+    NoDevices,
+    SampleReason,
+    SamplingPace,
+)
 from zprof.collectors.recorder import Recorder
 from zprof.collectors.schedule import RecordingSchedule
 from zprof.model.training import TrainingFacts

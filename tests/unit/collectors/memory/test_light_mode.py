@@ -5,8 +5,7 @@ import torch
 from memory_window import Window, record, small_model, train_step
 from torch import nn
 
-from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.memory.light import FIRST_STEP_ONLY, OPERATORS_NOT_RECORDED
+from zprof.collectors.memory.collector import FIRST_STEP_ONLY, OPERATORS_NOT_RECORDED, MemoryCollector
 from zprof.collectors.schedule import MemoryMode
 
 LIGHT = MemoryMode.LIGHT

@@ -16,9 +16,8 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zprof.collectors.memory import storages
-from zprof.collectors.memory.collector import MemoryCollector
+from zprof.collectors.memory.collector import LightScans, MemoryCollector
 from zprof.collectors.memory.hooks import Hooks
-from zprof.collectors.memory.light import LightScans
 from zprof.collectors.memory.owners import OwnerScanner
 from zprof.collectors.schedule import MemoryMode
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from zprof.collectors.program.discovery import find_trained
-from zprof.collectors.program.init_window import InitWindow
+from zprof.collectors.program.recording import InitWindow
 from zprof.collectors.torch_private import is_profiler_running
 
 SIZE = 64 * 64 * 4
