@@ -132,8 +132,16 @@ def _build_change_section(report: Report) -> tuple[Section, ...]:
     if not report.findings:
         text = "Nothing: none of the tested causes was found."
         return make_section("changes", title, lead, Paragraph(text=text))
-    shown = _select_findings(report)
-    confident = [entry for entry in shown if entry.confidence is not Confidence.LOW]
+    # Omit what hardly costs time, except the first.
+    min_ns = _MIN_STEP_RATIO * (step_ns(report.time.per_rank) if report.time.per_rank else 0)
+    kept = [
+        entry
+        for number, entry in enumerate(report.findings)
+        if number == 0 or entry.saving_bytes is not None or entry.saving_ns[1] >= min_ns
+    ]
+    confident = [entry for entry in kept if entry.confidence is not Confidence.LOW][: 1 + _MAX_SHORT]
+    guesses = [entry for entry in kept if entry.confidence is Confidence.LOW][:_MAX_GUESSES]
+    shown = [*confident, *guesses]
     blocks: list[Block | None] = [
         _build_full_card(confident[0], verdict=report.verdict.sentence)
         if confident
@@ -143,8 +151,7 @@ def _build_change_section(report: Report) -> tuple[Section, ...]:
             Note(text=f"perhaps {entry.id} {entry.cause}: {worth(entry)}")
             if confident
             else _build_short_card("perhaps", entry)
-            for entry in shown
-            if entry.confidence is Confidence.LOW
+            for entry in guesses
         ),
     ]
     omitted = len(report.findings) - len(shown)
@@ -152,19 +159,6 @@ def _build_change_section(report: Report) -> tuple[Section, ...]:
         several = "s" if omitted > 1 else ""
         blocks.append(Note(text=f"{omitted} more finding{several}, smaller or less sure: zprof report."))
     return make_section("changes", title, lead, *blocks, note=describe_savings(shown, report.time))
-
-
-def _select_findings(report: Report) -> list[Finding]:
-    """Return the first findings, those above low confidence first, without what hardly costs time."""
-    min_ns = _MIN_STEP_RATIO * (step_ns(report.time.per_rank) if report.time.per_rank else 0)
-    kept = [
-        entry
-        for number, entry in enumerate(report.findings)
-        if number == 0 or entry.saving_bytes is not None or entry.saving_ns[1] >= min_ns
-    ]
-    confident = [entry for entry in kept if entry.confidence is not Confidence.LOW]
-    guesses = [entry for entry in kept if entry.confidence is Confidence.LOW]
-    return [*confident[: 1 + _MAX_SHORT], *guesses[:_MAX_GUESSES]]
 
 
 def _build_full_card(finding: Finding, *, verdict: str) -> Card:

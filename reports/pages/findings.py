@@ -22,7 +22,6 @@ _MAX_FILE, _MAX_FUNCTION = 60, 60
 #: Note of an empty findings table, indexed by whether there are gaps.
 _NO_FINDING = ("all causes were tested", "see below for what was not tested, and why")
 #: Separator after a part's name, indexed by whether the text has several lines.
-_NEXT_LINE = (" ", "\n")
 
 
 class GapGroup(Struct, frozen=True, kw_only=True):
@@ -61,7 +60,11 @@ def worth(finding: Finding) -> str:
     """Format the saving of a finding in time and bytes, and its confidence."""
     low, high = finding.saving_ns
     saves = f"saves {format_ns(low)} to {format_ns(high)}, " if high > 0 else ""
-    return f"{saves}{_format_freed_bytes(finding.saving_bytes)}{finding.confidence.value} confidence"
+    frees = ""
+    if finding.saving_bytes is not None and finding.saving_bytes[1] > 0:
+        least, most = (format_bytes(size) for size in finding.saving_bytes)
+        frees = f"frees {most}, " if least == most else f"frees {least} to {most}, "
+    return f"{saves}{frees}{finding.confidence.value} confidence"
 
 
 def format_location(location: SourceLocation) -> str:
@@ -88,14 +91,6 @@ def build_change_parts(finding: Finding) -> tuple[tuple[str, Paragraph], ...]:
 def build_location_parts(finding: Finding) -> tuple[tuple[str, Paragraph], ...]:
     """Build the part of a card that names the line of the program, if it is known."""
     return (("in", Paragraph(text=format_location(finding.location))),) if finding.location else ()
-
-
-def _format_freed_bytes(saving_bytes: tuple[int, int] | None) -> str:
-    """Format the freed bytes of the largest rank, as a range if its ends print differently."""
-    if saving_bytes is None or saving_bytes[1] <= 0:
-        return ""
-    low, high = (format_bytes(size) for size in saving_bytes)
-    return f"frees {high}, " if low == high else f"frees {low} to {high}, "
 
 
 def is_significant(finding: Finding) -> bool:
@@ -212,23 +207,20 @@ def build_findings_table(report: Report) -> Table:
         Column(title="description", kind=Kind.TEXT, takes_rest=True),
     )
     findings = report.findings
+    title = "Nothing to change: none of the tested causes was found"
+    if findings:
+        title = "Why, and what to change"
+    elif not report.time.per_rank:
+        title = "No step was timed: causes that cost time were not tested"
     return Table(
         name="findings",
-        title=_format_findings_title(report),
+        title=title,
         columns=columns,
         rows=tuple(_make_finding_line(report, index, finding) for index, finding in enumerate(findings)),
         help=f"Sorted by the predicted saving {basis}, or by the memory freed. Findings of low confidence "
         "are hints only.",
         note="enter: evidence, fix, how to disprove it" if findings else _NO_FINDING[bool(report.gaps)],
     )
-
-
-def _format_findings_title(report: Report) -> str:
-    if report.findings:
-        return "Why, and what to change"
-    if not report.time.per_rank:
-        return "No step was timed: causes that cost time were not tested"
-    return "Nothing to change: none of the tested causes was found"
 
 
 def _make_finding_line(report: Report, index: int, finding: Finding) -> Row:
@@ -262,7 +254,10 @@ def describe_finding(report: Report, index: int, *, whole: bool = False) -> str:
         if finding.location is not None:
             parts["in"] = format_location(finding.location)
         parts |= {"fix": finding.fix.strip(), "to disprove it": finding.disprove}
-        return "\n".join(f"{name}:{_NEXT_LINE[_is_multiline(text)]}{text}" for name, text in parts.items())
+        lines = []
+        for name, text in parts.items():
+            lines.append(f"{name}:" + ("\n" if "\n" in text else " ") + text)
+        return "\n".join(lines)
     first, *more = finding.fix.strip().split("\n")
     fix = f"{first} {more[0].strip()}" if first.endswith(":") and more else first
     sentence = "" if finding.sentence in report.verdict.sentence else f"{finding.id} {finding.sentence}. "
@@ -274,10 +269,6 @@ def list_untested(report: Report) -> str:
     """List what could not be tested or measured, with reasons, for a report without findings."""
     reasons = [f"{gap.subject}: {gap.reason}" for gap in merge_gaps(report.gaps)]
     return "\n".join(["not tested:", *reasons]) if reasons else ""
-
-
-def _is_multiline(text: str) -> bool:
-    return "\n" in text
 
 
 def build_evidence_table(report: Report, index: int) -> Table:

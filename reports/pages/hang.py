@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 
 from zprof.model.cursor import Cursor, read
-from zprof.model.endings import RankEnd, describe_end, describe_moment, name_place
+from zprof.model.endings import describe_end, describe_moment, name_place
 from zprof.model.formatting import format_ns, name_ranks, printable, shorten
 from zprof.model.hang import (
     MAX_RANKS,
@@ -84,6 +84,15 @@ def build_hang_section(report: Report) -> tuple[Section, ...]:
     hang = report.hang
     if not is_stuck(hang):
         return ()
+    notes = []
+    if hang.operations:
+        notes.append(Note(text=f"First: {describe_operation(hang.operations[0])}."))
+    if wanted := name_missing_evidence(hang):
+        notes.append(Note(label="WOULD TELL", text=f"{wanted}."))
+    if hang.ranks_missing:
+        label, unknown = ("NO LINE", "") if hang.logs else ("NO DUMP", "what they did is unknown, and ")
+        missing = name_ranks(hang.ranks_missing, MAX_RANKS)
+        notes.append(Note(label=label, text=f"{missing}: {unknown}nothing is said of them."))
     return make_section(
         "hang",
         "Who waits for whom",
@@ -92,7 +101,7 @@ def build_hang_section(report: Report) -> tuple[Section, ...]:
         _list_culprits(hang),
         _build_operation_table(report, hang),
         _build_state_table(hang),
-        *_list_notes(hang),
+        *notes,
     )
 
 
@@ -194,19 +203,6 @@ def _build_state_table(hang: Hang) -> Table | None:
 
 def _format_sequence(sequence: int | None) -> str:
     return "" if sequence is None else f"#{sequence}"
-
-
-def _list_notes(hang: Hang) -> Iterator[Note]:
-    if hang.operations:
-        yield Note(text=f"First: {describe_operation(hang.operations[0])}.")
-    if wanted := name_missing_evidence(hang):
-        yield Note(label="WOULD TELL", text=f"{wanted}.")
-    if hang.ranks_missing and hang.logs:
-        missing = name_ranks(hang.ranks_missing, MAX_RANKS)
-        yield Note(label="NO LINE", text=f"{missing}: nothing is said of them.")
-    elif hang.ranks_missing:
-        missing = name_ranks(hang.ranks_missing, MAX_RANKS)
-        yield Note(label="NO DUMP", text=f"{missing}: what they did is unknown, and nothing is said of them.")
 
 
 def _find_stuck(report: Report) -> Hang | None:
@@ -477,7 +473,16 @@ def build_ending_section(report: Report) -> tuple[Section, ...]:
     table = make_table(
         "How the ranks ended",
         columns,
-        [_make_row(end) for end in ends[:_MAX_RANKS]],
+        [
+            (
+                str(end.rank),
+                "" if end.after_ns is None else format_ns(end.after_ns),
+                describe_end(end),
+                describe_moment(end).removesuffix(", "),
+                name_place(end),
+            )
+            for end in ends[:_MAX_RANKS]
+        ],
         total=len(ends),
         noun="ranks",
     )
@@ -488,9 +493,3 @@ def build_ending_section(report: Report) -> tuple[Section, ...]:
     )
     lead = "The first one first; times since the recording started."
     return make_section("endings", "How the ranks ended", lead, table, words if words.lines else None)
-
-
-def _make_row(end: RankEnd) -> tuple[str, ...]:
-    after = "" if end.after_ns is None else format_ns(end.after_ns)
-    how = describe_end(end)
-    return str(end.rank), after, how, describe_moment(end).removesuffix(", "), name_place(end)

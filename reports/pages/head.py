@@ -41,31 +41,24 @@ MARKS = {
 def build_head_blocks(report: Report, *, with_fix: bool = True) -> tuple[Block, ...]:
     """Build the blocks that summarize the report."""
     runs = [report.run, *list_baseline_runs(report)]
+    facts = []
+    for name, run in zip(("run", "baseline"), runs, strict=False):
+        facts.append((name, describe_run(run, format_reported_steps(report, run))))
+        if settings := describe_settings(run):
+            facts.append(("settings", settings))
+    comparison = report.comparison
+    if comparison is not None and comparison.step_time is not None and comparison.equal_work is not None:
+        work = comparison.equal_work
+        if work.b_ns == comparison.step_time.b_ns and work.a_per_step == work.b_per_step:
+            facts.append(("same work", f"{work.b_per_step} {work.unit.value} per step in both"))
     status = report.verdict.status
     return (
         VerdictBlock(tone=status.value, mark=MARKS[status], text=report.verdict.sentence),
         KeyFigures(figures=tuple(_list_key_figures(report))),
         *(_build_first_fix(report) if with_fix else ()),
-        Facts(rows=(*_describe_runs(report, runs), *_describe_same_work(report))),
+        Facts(rows=tuple(facts)),
         *build_modelled_notes(runs),
     )
-
-
-def _describe_runs(report: Report, runs: Sequence[RunFacts]) -> Iterator[tuple[str, str]]:
-    for name, run in zip(("run", "baseline"), runs, strict=False):
-        yield name, describe_run(run, format_reported_steps(report, run))
-        if settings := describe_settings(run):
-            yield "settings", settings
-
-
-def _describe_same_work(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield a fact if both runs do the same work per step."""
-    comparison = report.comparison
-    if comparison is None or comparison.step_time is None or comparison.equal_work is None:
-        return
-    work = comparison.equal_work
-    if work.b_ns == comparison.step_time.b_ns and work.a_per_step == work.b_per_step:
-        yield "same work", f"{work.b_per_step} {work.unit.value} per step in both"
 
 
 def list_baseline_runs(report: Report) -> tuple[RunFacts, ...]:

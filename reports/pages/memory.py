@@ -214,7 +214,8 @@ def _build_tenant_bars(report: Report) -> Bars:
     now = [ranks[at] for at in select_largest_ranks(get(ranks), max_ranks)]
     baseline_bars = [baseline_ranks[at] for at in select_largest_ranks(before, max_ranks)]
     shown = [get(rank) for rank in (*now, *baseline_bars)]
-    scale = max(1, peak_bytes(shown), *map(_sum_formula_bytes, shown))
+    formulas = [_list_formula_parts(rank.formula) for rank in shown if rank.formula]
+    scale = max(1, peak_bytes(shown), *(sum(size for _, size, _ in parts) for parts in formulas))
     baseline_prefix = f"{report.comparison.baseline}, " if report.comparison else ""
     run_prefix = f"{report.run.name}, " if baseline_bars else ""
     bars = [
@@ -255,10 +256,6 @@ def _list_formula_parts(state: StateFormula) -> list[tuple[str, int, str]]:
         (Tenant.OPTIMIZER_STATE, state.optimizer_state),
     )
     return [(tenant.value, size, format_bytes(size)) for tenant, size in states]
-
-
-def _sum_formula_bytes(rank: RankMemory) -> int:
-    return sum(size for _, size, _ in _list_formula_parts(rank.formula)) if rank.formula else 0
 
 
 def build_tenant_table(rank: Cursor) -> Table:
@@ -396,7 +393,9 @@ def build_module_table(report: Report, rank: int) -> Table | None:
         Row(
             key=str(at),
             cells=(
-                _name_owner(get(module).module),
+                # A wrapped model appears twice, once with its wrapper.
+                strip_wrappers(get(module).module)
+                or ("(wrapped model)" if get(module).module else "(entire model)"),
                 read(module.at_rank_peak_bytes),
                 "" if peak is None else read(module.at_rank_peak_bytes, peak, how=Aggregation.SHARE),
                 read(module.peak_bytes),
@@ -420,11 +419,6 @@ def build_module_table(report: Report, rank: int) -> Table | None:
         max_text_rows=_MAX_TEXT_MODULES,
         noun="modules",
     )
-
-
-def _name_owner(module: str) -> str:
-    """Return a module's name; a wrapped model appears twice, once with its wrapper."""
-    return strip_wrappers(module) or ("(wrapped model)" if module else "(entire model)")
 
 
 def find_history_rank(memory: Memory) -> RankMemory | None:

@@ -280,8 +280,9 @@ def build_group_table(report: Report, *, short: bool = False) -> Table | None:
 
 
 def _describe_group(entry: Allocation) -> str:
-    """Describe number and size of the blocks, and where the place was called from."""
-    caller = _find_caller(entry)
+    """Describe number and size of the blocks, and the frame of the user's code that called the place."""
+    start = entry.stack.index(entry.where) + 1 if entry.where in entry.stack else len(entry.stack)
+    caller = next((shorten_frame(frame, 0) for frame in entry.stack[start:] if not is_installed(frame)), "")
     merged = f"{entry.groups:,} groups, " if entry.groups > 1 else ""
     return f"{merged}{describe_blocks(entry)}{f'; called from {caller}' if caller else ''}"
 
@@ -298,14 +299,6 @@ def describe_blocks(entry: Allocation) -> str:
 def count_blocks(count: int) -> str:
     """Format a number of blocks."""
     return f"{count:,} block{'' if count == 1 else 's'}"
-
-
-def _find_caller(entry: Allocation) -> str:
-    """Return the frame of the user's code that called the place of an allocation."""
-    if entry.where not in entry.stack:
-        return ""
-    callers = entry.stack[entry.stack.index(entry.where) + 1 :]
-    return next((shorten_frame(frame, 0) for frame in callers if not is_installed(frame)), "")
 
 
 def name_groups(groups: Sequence[Allocation]) -> list[str]:
@@ -395,28 +388,25 @@ def _build_icicle(tree: StackTree, max_text_rows: int) -> Icicle:
         next_starts.append(start)
         caller = "" if at == 0 else inner_frames[node.parent]
         inner_frames.append((node.chain or (node.frame,))[-1] or caller)
-        boxes.append(_make_box(node, depths[at], start, total, caller))
+        chain = " → ".join(map(shorten_frame, node.chain or filter(None, (node.frame or caller,))))
+        owner = f"{count_blocks(node.blocks)}, mostly {tenant_name(node.tenant)}"
+        boxes.append(
+            IcicleBox(
+                depth=depths[at],
+                start=round(100 * start / total, 3),
+                width=round(100 * node.bytes / total, 3),
+                colour=get_tenant_class(node.tenant),
+                text=_name_node(node),
+                values=(format_bytes(node.bytes), format_percent(node.bytes / total)),
+                details=tuple(filter(None, (owner, chain))),
+            )
+        )
     return Icicle(
         title=f"Stacks at the peak of rank {tree.rank}, {tree.device}",
         boxes=tuple(boxes),
         legend=build_tenant_legend(),
         note="Frames of torch's internals and of the interpreter are left out.",
         max_text_rows=max_text_rows,
-    )
-
-
-def _make_box(node: StackNode, depth: int, start: int, total: int, caller: str) -> IcicleBox:
-    frames = node.chain or filter(None, (node.frame or caller,))
-    chain = " → ".join(map(shorten_frame, frames))
-    owner = f"{count_blocks(node.blocks)}, mostly {tenant_name(node.tenant)}"
-    return IcicleBox(
-        depth=depth,
-        start=round(100 * start / total, 3),
-        width=round(100 * node.bytes / total, 3),
-        colour=get_tenant_class(node.tenant),
-        text=_name_node(node),
-        values=(format_bytes(node.bytes), format_percent(node.bytes / total)),
-        details=tuple(filter(None, (owner, chain))),
     )
 
 

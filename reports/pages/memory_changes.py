@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from zprof.model.cursor import Cursor, every, get, read
 from zprof.model.formatting import format_bytes, format_percent
-from zprof.model.memory import Allocation, GroupChange, Memory, RankMemory, RankSpread
+from zprof.model.memory import Allocation, GroupChange, Memory, RankSpread
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report
 from zprof.reports.page import Note, Section, make_section
@@ -143,7 +143,10 @@ def _to_allocation(change: GroupChange) -> Allocation:
 def build_rank_spread_section(report: Report, *, short: bool = False) -> tuple[Section, ...]:
     """Build the section of how ranks of snapshots differ; empty if their peaks are about the same."""
     spread = report.memory.spread
-    if spread is None or not spread.groups or not _differ(report.memory.per_rank):
+    if spread is None or not spread.groups:
+        return ()
+    peaks = [rank.peak_bytes for rank in report.memory.per_rank]
+    if max(peaks) - min(peaks) < _MIN_SPREAD_RATIO * max(peaks):
         return ()
     largest, smallest = f"rank {spread.largest_rank}", f"rank {spread.smallest_rank}"
     table = build_change_table(
@@ -164,11 +167,6 @@ def build_rank_spread_section(report: Report, *, short: bool = False) -> tuple[S
     return make_section("spread", "Differences between ranks", lead, table, note)
 
 
-def _differ(ranks: Sequence[RankMemory]) -> bool:
-    peaks = [rank.peak_bytes for rank in ranks]
-    return max(peaks) - min(peaks) >= _MIN_SPREAD_RATIO * max(peaks)
-
-
 def describe_spread(memory: Memory, spread: RankSpread) -> str:
     """Describe the difference of the largest and smallest peaks, and which ranks are unlike the others."""
     largest = max(rank.peak_bytes for rank in memory.per_rank)
@@ -177,22 +175,20 @@ def describe_spread(memory: Memory, spread: RankSpread) -> str:
         f"rank {spread.largest_rank} holds {format_bytes(spread.difference_bytes)} ({share}) more than rank "
         f"{spread.smallest_rank}, mostly {tenant_name(spread.tenant)}"
     )
-    return f"{sentence}{_describe_outliers(memory.per_rank)}."
-
-
-def _describe_outliers(ranks: Sequence[RankMemory]) -> str:
-    """Describe which of more than two ranks are far from their median peak; empty if none or all are."""
+    # Which of more than two ranks are far from their median peak: nothing if none or all are.
+    ranks = memory.per_rank
     middle = median(rank.peak_bytes for rank in ranks)
     above = [rank.rank for rank in ranks if rank.peak_bytes > (1 + _MIN_SPREAD_RATIO) * middle]
     below = [rank.rank for rank in ranks if rank.peak_bytes < (1 - _MIN_SPREAD_RATIO) * middle]
     if len(ranks) < 3 or not above + below:
-        return ""
+        return f"{sentence}."
     sides = ", ".join(
         f"{name}: rank{'s' if len(side) > 1 else ''} {format_ranks(side)}"
         for name, side in (("above", above), ("below", below))
         if side
     )
-    return f" ({format_percent(_MIN_SPREAD_RATIO)} off the median of {len(ranks):,} ranks, {sides})"
+    limit = f"{format_percent(_MIN_SPREAD_RATIO)} off the median of {len(ranks):,} ranks"
+    return f"{sentence} ({limit}, {sides})."
 
 
 def list_spread_blocks(report: Report) -> Iterator[Table | Note | None]:

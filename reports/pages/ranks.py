@@ -289,23 +289,26 @@ def _select_ranks(report: Report, order: Sequence[int]) -> Sequence[int]:
     """Limit the ranks to `MAX_ROWS`, including the largest of each column, so that sorting finds them."""
     if len(order) <= MAX_ROWS:
         return order
-    selected: set[int] = set()
-    for values in _iterate_columns(report):
-        selected.update(nlargest(_TOP_PER_COLUMN, values, key=lambda rank: (values[rank], -rank)))
-    selected.update([rank for rank in order if rank not in selected][: max(0, MAX_ROWS - len(selected))])
-    return [rank for rank in order if rank in selected]
-
-
-def _iterate_columns(report: Report) -> Iterator[Mapping[int, float]]:
-    for name in ("wall_ns", "compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "idle_ns"):
-        yield {entry.rank: getattr(entry, name) for entry in report.time.per_rank}
-    for name in ("exposed_wait_per_rank_ns", "last_ratio"):
-        yield {entry.rank: getattr(entry, name) for entry in _list_blames(report)}
-    yield {entry.rank: entry.peak_bytes for entry in report.memory.per_rank}
     path: dict[int, float] = defaultdict(float)
     for share in report.time.critical_path.shares if report.time.critical_path else ():
         path[share.rank] += share.ns
-    yield path
+    columns: list[Mapping[int, float]] = [
+        *(
+            {entry.rank: getattr(entry, name) for entry in report.time.per_rank}
+            for name in ("wall_ns", "compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "idle_ns")
+        ),
+        *(
+            {entry.rank: getattr(entry, name) for entry in _list_blames(report)}
+            for name in ("exposed_wait_per_rank_ns", "last_ratio")
+        ),
+        {entry.rank: entry.peak_bytes for entry in report.memory.per_rank},
+        path,
+    ]
+    selected: set[int] = set()
+    for values in columns:
+        selected.update(nlargest(_TOP_PER_COLUMN, values, key=lambda rank: (values[rank], -rank)))
+    selected.update([rank for rank in order if rank not in selected][: max(0, MAX_ROWS - len(selected))])
+    return [rank for rank in order if rank in selected]
 
 
 def _list_blames(report: Report) -> Sequence[Blame]:
@@ -340,6 +343,11 @@ class _RankPlaces:
         time = Cursor(self._report).time
         timed, blamed = self._times.get(rank), self._blames.get(rank)
         bounds = get(timed).bounds if timed is not None else {}
+        path: Cell = Marked("-", Mark.MUTED)
+        if self._path.get(rank):
+            path = read(*self._path[rank], how=Aggregation.SUM, in_ms=True)
+        elif not self._path:
+            path = _make_unknown(time, "critical_path")
         return (
             str(rank),
             *(
@@ -352,16 +360,7 @@ class _RankPlaces:
             _read_or_unknown(blamed, time.blame.per_rank, "last_ratio"),
             Marked("unknown", Mark.MUTED) if blamed is None else _name_main_reason(get(blamed)),
             _read_or_unknown(self._memory.get(rank), Cursor(self._report).memory.per_rank, "peak_bytes"),
-            self._sum_path(rank),
-        )
-
-    def _sum_path(self, rank: int) -> Cell:
-        if self._path.get(rank):
-            return read(*self._path[rank], how=Aggregation.SUM, in_ms=True)
-        return (
-            Marked("-", Mark.MUTED)
-            if self._path
-            else _make_unknown(Cursor(self._report).time, "critical_path")
+            path,
         )
 
 
@@ -451,6 +450,11 @@ def build_critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
     if path is None or not path.shares or report.run.world_size < 2:
         return ()
     path_entries = list_path_ranks(path)
+    rows: list[tuple[Cell, ...]] = []
+    for entry in path_entries:
+        parts = [f"{kind} {format_ms(ns)}" for kind, ns in entry.kinds if ns >= _MIN_PATH_RATIO * entry.ns]
+        time, share = Value(entry.ns, Unit.NS, in_ms=True), Value(entry.share, Unit.RATIO)
+        rows.append((str(entry.rank), time, share, ", ".join(parts)))
     table = make_table(
         "Critical path",
         (
@@ -459,7 +463,7 @@ def build_critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
             *make_number_columns("share", unit="%"),
             make_text_column("activity", unit="ms"),
         ),
-        [_make_path_row(entry) for entry in path_entries],
+        rows,
         unit="ms",
         note=f"{report.time.basis}: what {'it' if report.time.is_whole else 'the step'} waited on, by rank",
         max_text_rows=_MAX_TEXT_LATE,
@@ -483,12 +487,6 @@ def _join_path_kinds(path: CriticalPath) -> str:
     return ", ".join(
         f"{kind} {format_percent(share)}" for kind, share in list_path_kinds(path) if share >= _MIN_PATH_RATIO
     )
-
-
-def _make_path_row(entry: PathRank) -> tuple[Cell, ...]:
-    parts = [f"{kind} {format_ms(ns)}" for kind, ns in entry.kinds if ns >= _MIN_PATH_RATIO * entry.ns]
-    share = Value(entry.share, Unit.RATIO)
-    return str(entry.rank), Value(entry.ns, Unit.NS, in_ms=True), share, ", ".join(parts)
 
 
 def list_path_ranks(path: CriticalPath) -> tuple[PathRank, ...]:

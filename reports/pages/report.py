@@ -146,6 +146,18 @@ def _build_clock_table(alignment: Alignment | None) -> Table | None:
     if alignment is None or len(alignment.offsets_ns) < 2:
         return None
     ranks = sorted(alignment.offsets_ns)
+    rows = []
+    for rank in ranks:
+        interval, drift = alignment.interval_ns.get(rank), alignment.drift_ppb.get(rank)
+        rows.append(
+            (
+                str(rank),
+                f"{alignment.offsets_ns[rank] / _US:+.1f}",
+                f"{alignment.rank_uncertainty_ns.get(rank, alignment.uncertainty_ns) / _US:.1f}",
+                UNKNOWN if interval is None else f"{interval[0] / _US:+.1f} to {interval[1] / _US:+.1f}",
+                UNKNOWN if drift is None else f"{drift / 1000:+.2f}",
+            )
+        )
     return make_table(
         "Clocks",
         (
@@ -153,22 +165,11 @@ def _build_clock_table(alignment: Alignment | None) -> Table | None:
             *make_number_columns("offset", "±", "possible range", unit="µs"),
             *make_number_columns("drift", unit="ppm"),
         ),
-        [_format_clock_row(alignment, rank) for rank in ranks],
+        rows,
         unit="µs",
         note=f"relative to rank {ranks[0]}",
         max_text_rows=_MAX_TEXT_CLOCKS,
         noun="ranks",
-    )
-
-
-def _format_clock_row(alignment: Alignment, rank: int) -> tuple[str, ...]:
-    interval, drift = alignment.interval_ns.get(rank), alignment.drift_ppb.get(rank)
-    return (
-        str(rank),
-        f"{alignment.offsets_ns[rank] / _US:+.1f}",
-        f"{alignment.rank_uncertainty_ns.get(rank, alignment.uncertainty_ns) / _US:.1f}",
-        UNKNOWN if interval is None else f"{interval[0] / _US:+.1f} to {interval[1] / _US:+.1f}",
-        UNKNOWN if drift is None else f"{drift / 1000:+.2f}",
     )
 
 
@@ -177,6 +178,12 @@ def build_second_opinion_section(report: Report) -> tuple[Section, ...]:
     opinion = report.second_opinion
     if opinion is None:
         return ()
+    rows: list[tuple[Cell, ...]] = []
+    for rank in Cursor(report).second_opinion.per_rank:
+        path = rank.critical_path
+        if get(path):
+            shares = (replace(read(path.shares[bound]), unit=Unit.RATIO) for bound in _BOUNDS)
+            rows.append((str(get(rank.rank)), get(path.window), read(path.length_ns, in_ms=True), *shares))
     lead = "Results of another tool for the same ranks."
     return make_section(
         "second-opinion",
@@ -190,11 +197,7 @@ def build_second_opinion_section(report: Report) -> tuple[Section, ...]:
                 *make_number_columns("length", unit="ms"),
                 *make_number_columns(*_BOUNDS.values(), unit="%"),
             ),
-            [
-                _make_path_row(rank)
-                for rank in Cursor(report).second_opinion.per_rank
-                if get(rank.critical_path)
-            ],
+            rows,
             unit="ms",
             note=f"{opinion.source}: what bounds each rank's critical path",
             notes=(_NOTE,),
@@ -203,12 +206,6 @@ def build_second_opinion_section(report: Report) -> tuple[Section, ...]:
         ),
         _build_idle_table(report, opinion),
     )
-
-
-def _make_path_row(rank: Cursor) -> tuple[Cell, ...]:
-    path = rank.critical_path
-    shares = (replace(read(path.shares[bound]), unit=Unit.RATIO) for bound in _BOUNDS)
-    return (str(get(rank.rank)), get(path.window), read(path.length_ns, in_ms=True), *shares)
 
 
 def _build_idle_table(report: Report, opinion: SecondOpinion) -> Table | None:

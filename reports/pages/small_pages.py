@@ -1,6 +1,6 @@
 """Build the short pages of single commands: doctor, verify, bundle, baseline, explain, demo."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -225,20 +225,15 @@ def _baseline_change(row: ComparedRow) -> str:
 
 def build_finding_list_page() -> Page:
     """Build the page of all causes by family, with the meaning of each."""
-    sections = (
-        section
-        for family, title in FAMILIES.items()
-        for section in make_section(
-            family.lower(), title, "", ItemList(items=tuple(_make_meaning_items(family)))
+    sections: list[Section] = []
+    for family, title in FAMILIES.items():
+        items = tuple(
+            Item(label=f"{entry.id} {entry.name}", text=entry.meaning)
+            for entry in read_index()
+            if entry.id.startswith(family)
         )
-    )
+        sections += make_section(family.lower(), title, "", ItemList(items=items))
     return _make_page("zprof explain", *sections)
-
-
-def _make_meaning_items(family: str) -> Iterator[Item]:
-    for entry in read_index():
-        if entry.id.startswith(family):
-            yield Item(label=f"{entry.id} {entry.name}", text=entry.meaning)
 
 
 class DemoRun(Struct, frozen=True, kw_only=True):
