@@ -85,26 +85,25 @@ def render_junit(check: Check, report: Report) -> str:
     }
     for result in check.results:
         properties |= {f"{result.limit.gate}.{name}": value for name, value in _list_properties(result)}
+    cases = [
+        Case(
+            group="zprof.check",
+            name=result.limit.gate,
+            state=_CASE_STATES[result.outcome],
+            message=result.sentence,
+            kind=f"zprof.{result.limit.gate}",
+            text="\n".join([*describe_result(result), f"limit: {format_limit(result.limit)}"]),
+        )
+        for result in check.results
+    ]
     messages = [format_outcome(check), *check.notices]
     return junit_document(
         Suite(
             name=f"zprof check {check.run}",
-            cases=[_make_case(result) for result in check.results],
+            cases=cases,
             properties=properties,
             text="\n".join(" ".join(line.split()) for line in messages),
         )
-    )
-
-
-def _make_case(result: GateResult) -> Case:
-    text = "\n".join(describe_result(result))
-    return Case(
-        group="zprof.check",
-        name=result.limit.gate,
-        state=_CASE_STATES[result.outcome],
-        message=result.sentence,
-        kind=f"zprof.{result.limit.gate}",
-        text="\n".join([text, f"limit: {format_limit(result.limit)}"]),
     )
 
 
@@ -133,40 +132,42 @@ _PROPERTIES = ("outcome", "value", "baseline", "allowed", "interval", "leaf", "s
 
 def render_sarif(check: Check, report: Report) -> str:
     """Return the check and the findings of the report as a SARIF log."""
-    gates = [_make_result(result) for result in sort_by_severity(check) if result.outcome in _LEVELS]
+    results, rules = [], []
+    for result in check.results:
+        gate, help_text = result.limit.gate, describe_gate(result.limit.gate)
+        rules.append(
+            SarifRule(
+                id=f"check/{gate}",
+                name=gate,
+                short=help_text,
+                help_text=f"{help_text}\nLimit: {format_limit(result.limit)}",
+                level="warning" if result.limit.warns else "error",
+            )
+        )
+    for result in sort_by_severity(check):
+        if result.outcome not in _LEVELS:
+            continue
+        limit = result.limit
+        properties = {name: to_tree(getattr(result, name)) for name in _PROPERTIES}
+        results.append(
+            Result(
+                rule=f"check/{limit.gate}",
+                level=_LEVELS[result.outcome],
+                lines=[*describe_result(result), f"limit: {format_limit(limit)}"],
+                places=[(result.subject or "all ranks", "module")],
+                file=limit.origin if limit.origin.endswith(".toml") else "",
+                key=f"check/{limit.gate}",
+                properties=properties | {"unit": limit.unit},
+            )
+        )
     notes = [("note", format_outcome(check)), *(("note", notice) for notice in check.notices)]
     return sarif_document(
         Log(
             version=check.zprof_version,
             run=check.run,
-            rules=[*(_make_rule(result) for result in check.results), *make_finding_rules(report.findings)],
-            results=[*gates, *(make_finding_result(finding, "note") for finding in report.findings)],
+            rules=[*rules, *make_finding_rules(report.findings)],
+            results=[*results, *(make_finding_result(finding, "note") for finding in report.findings)],
             notes=[*notes, *list_gap_notes(report)],
             exit_code=check.exit_code,
         )
-    )
-
-
-def _make_rule(result: GateResult) -> SarifRule:
-    gate = result.limit.gate
-    help_text = describe_gate(gate)
-    return SarifRule(
-        id=f"check/{gate}",
-        name=gate,
-        short=help_text,
-        help_text=f"{help_text}\nLimit: {format_limit(result.limit)}",
-        level="warning" if result.limit.warns else "error",
-    )
-
-
-def _make_result(result: GateResult) -> Result:
-    limit = result.limit
-    return Result(
-        rule=f"check/{limit.gate}",
-        level=_LEVELS[result.outcome],
-        lines=[*describe_result(result), f"limit: {format_limit(limit)}"],
-        places=[(result.subject or "all ranks", "module")],
-        file=limit.origin if limit.origin.endswith(".toml") else "",
-        key=f"check/{limit.gate}",
-        properties={**{name: to_tree(getattr(result, name)) for name in _PROPERTIES}, "unit": limit.unit},
     )

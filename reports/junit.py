@@ -27,7 +27,7 @@ from zprof.reports.pages.findings import (
     list_finding_lines,
     merge_gaps,
 )
-from zprof.reports.pages.ledger import Exposure, exposure, step_ns
+from zprof.reports.pages.ledger import exposure, step_ns
 from zprof.reports.pages.tenants import format_largest_peak
 
 _MAX_LINE, _MAX_NAME = 4_000, 300
@@ -176,15 +176,12 @@ def _list_properties(report: Report) -> Iterator[tuple[str, str]]:
     yield "modelled", "; ".join(report.run.modelled) or "nothing"
     if report.time.per_rank:
         yield "step_time", format_ns(step_ns(report.time.per_rank))
-        yield "exposed_share_of_collectives", _format_exposed_share(exposure(report.time.per_rank))
+        # Of the time in collectives; the gate ``exposed_ratio`` is a share of the step.
+        exposed, share = exposure(report.time.per_rank), "no collective ran"
+        if exposed.ratio is not None:
+            share = f"{BOUND_WORDS[exposed.bound]}{format_percent(exposed.ratio)}"
+        yield "exposed_share_of_collectives", share
     if report.memory.per_rank:
         yield "peak_memory", format_largest_peak(report.memory.per_rank)
     if report.comparison is not None:
         yield "baseline", report.comparison.baseline
-
-
-def _format_exposed_share(exposed: Exposure) -> str:
-    """Format the exposed share of collective time; the gate ``exposed_ratio`` is a share of the step."""
-    if exposed.ratio is None:
-        return "no collective ran"
-    return f"{BOUND_WORDS[exposed.bound]}{format_percent(exposed.ratio)}"

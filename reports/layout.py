@@ -210,8 +210,9 @@ def render_markdown_text(markdown: str, width: int | None = None, *, colour: boo
 def format_command(kind: str, title: str, *lines: str) -> str:
     """Return a GitHub workflow command; ``kind`` is ``error``, ``warning`` or ``notice``."""
     message = "\n".join(shorten(printable(line), _MAX_MESSAGE) for line in lines if line)
-    short_title = shorten(printable(title), _MAX_COMMAND_TITLE)
-    return f"::{kind} title={_escape_property(short_title)}::{_escape_data(message)}"
+    short_title = _escape_data(shorten(printable(title), _MAX_COMMAND_TITLE))
+    property_text = short_title.replace(":", "%3A").replace(",", "%2C")
+    return f"::{kind} title={property_text}::{_escape_data(message)}"
 
 
 def escape_log_line(line: str) -> str:
@@ -221,10 +222,6 @@ def escape_log_line(line: str) -> str:
 
 def _escape_data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _escape_property(text: str) -> str:
-    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 #: Underscores inside a word need no escape.

@@ -155,7 +155,10 @@ def _list_table_pieces(table: Table, section: str) -> list[str]:
 def _render_rows(table: Table, rows: Sequence[Row]) -> str:
     indices = [index for index in table.static_columns if table.columns[index].kind is not Kind.BAR]
     columns = [table.columns[index] for index in indices]
-    heads = [_format_header(column.title, get_column_unit(column, table)) for column in columns]
+    heads = []
+    for column in columns:
+        unit = get_column_unit(column, table)
+        heads.append(escape_prose(f"{column.title}, {unit}" if unit else column.title, _MAX_CELL))
     alignment = ["---:" if column.kind is Kind.NUMBER else "---" for column in columns]
     if table.below:
         heads.append(escape_prose(table.below))
@@ -184,10 +187,6 @@ def _render_transposed(table: Table, rows: Sequence[Row]) -> str:
             [f"**{cell}**" if cell else "" for cell in cells] if column.title.startswith("=") else cells
         )
     return "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---", *["---:"] * len(rows)], *body])
-
-
-def _format_header(title: str, unit: str) -> str:
-    return escape_prose(f"{title}, {unit}" if unit else title, _MAX_CELL)
 
 
 def _format_cell(cell: Cell, kind: Kind) -> str:

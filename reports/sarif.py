@@ -190,7 +190,12 @@ _VERDICT = SarifRule(
 def render(report: Report) -> str:
     """Return the SARIF log; a finding of low confidence is never more than a note."""
     results = [make_finding_result(finding, get_sarif_level(finding)) for finding in report.findings]
-    verdict = [] if any(result.level != "note" for result in results) else _make_verdict_results(report)
+    # A bad verdict is a result if nothing else is, so that an unexplained regression still fails.
+    verdict = []
+    level = _VERDICTS.get(report.verdict.status)
+    if level and all(result.level == "note" for result in results):
+        lines, places = [report.verdict.sentence], [("all ranks", "module")]
+        verdict.append(Result(rule=_VERDICT.id, level=level, lines=lines, places=places))
     return document(
         Log(
             version=report.zprof_version,
@@ -223,17 +228,6 @@ def make_finding_result(finding: Finding, level: str) -> Result:
         file=finding.location.file if finding.location else "",
         line=finding.location.line if finding.location else 1,
         properties={name: to_tree(getattr(finding, name)) for name in _PROPERTIES},
-    )
-
-
-def _make_verdict_results(report: Report) -> list[Result]:
-    """Return the verdict as a result if it is bad, so that an unexplained regression still fails."""
-    level = _VERDICTS.get(report.verdict.status)
-    lines = [report.verdict.sentence]
-    return (
-        [Result(rule=_VERDICT.id, level=level, lines=lines, places=[("all ranks", "module")])]
-        if level
-        else []
     )
 
 

@@ -34,10 +34,11 @@ def draw_bar_table(table: Table, notes: Sequence[str] = ()) -> str:
     numbers = [index for index, column in enumerate(table.columns) if column.kind is Kind.NUMBER]
     bars_at = next(index for index, column in enumerate(table.columns) if column.kind is Kind.BAR)
     left = _MARGIN + _NAME_WIDTH + _NUMBER_WIDTH * len(numbers) + 16
-    parts = [
-        draw_label("m", _right_of(place), _TOP, _title_of(table, index), anchor="end")
-        for place, index in enumerate(numbers)
-    ]
+    parts = []
+    for place, index in enumerate(numbers):
+        column = table.columns[index]
+        title = fit_text(f"{column.title}, {column.unit or table.unit}".rstrip(", "), _NUMBER_WIDTH)
+        parts.append(draw_label("m", _right_of(place), _TOP, title, anchor="end"))
     for line, row in enumerate(table.rows):
         y = _TOP + _ROW * (line + 1)
         parts.append(draw_label("", _MARGIN, y, fit_text(format_cell(row.cells[0]), _NAME_WIDTH)))
@@ -61,11 +62,6 @@ def draw_bar_table(table: Table, notes: Sequence[str] = ()) -> str:
 
 def _right_of(place: int) -> float:
     return _MARGIN + _NAME_WIDTH + _NUMBER_WIDTH * (place + 1)
-
-
-def _title_of(table: Table, index: int) -> str:
-    column = table.columns[index]
-    return fit_text(f"{column.title}, {column.unit or table.unit}".rstrip(", "), _NUMBER_WIDTH)
 
 
 def draw_bars(bars: Bars, notes: Sequence[str] = ()) -> str:
@@ -136,19 +132,15 @@ class LaneSpan(Struct, frozen=True, kw_only=True):
     tooltip: str = ""
 
 
-class LaneRow(Struct, frozen=True, kw_only=True):
-    """A named lane."""
-
-    name: str
-    spans: tuple[LaneSpan, ...]
-
-
 class LaneChart(Struct, frozen=True, kw_only=True):
-    """Lanes over one axis that starts at 0 and is ``length_ns`` long."""
+    """Lanes over one axis that starts at 0 and is ``length_ns`` long.
+
+    ``lanes``: name and boxes of each, from top to bottom.
+    """
 
     title: str
     length_ns: int
-    lanes: tuple[LaneRow, ...]
+    lanes: tuple[tuple[str, tuple[LaneSpan, ...]], ...]
     legend: tuple[LegendEntry, ...]
     notes: tuple[str, ...] = ()
 
@@ -159,7 +151,7 @@ _LANE = 26
 
 def draw_lanes(chart: LaneChart, notes: Sequence[str] = ()) -> str:
     """Draw lanes from top to bottom over a time axis, with a legend."""
-    names = max((len(lane.name) for lane in chart.lanes), default=0)
+    names = max((len(name) for name, _ in chart.lanes), default=0)
     left = _MARGIN + min(200.0, names * CHARACTER_WIDTH + 12)
     scale = WIDTH - _MARGIN - left
     top = _TOP + 18
@@ -171,10 +163,10 @@ def draw_lanes(chart: LaneChart, notes: Sequence[str] = ()) -> str:
         anchor = "start" if tick == 0 else "end" if tick == _TICKS else "middle"
         label = format_ns(chart.length_ns * tick // _TICKS) if tick else "0"
         parts.append(draw_label("m", x, bottom + 16, label, anchor=anchor))
-    for index, lane in enumerate(chart.lanes):
+    for index, (name, spans) in enumerate(chart.lanes):
         y = top + _LANE * index
-        parts.append(draw_label("", _MARGIN, y + 17, fit_text(lane.name, left - _MARGIN)))
-        for span in lane.spans:
+        parts.append(draw_label("", _MARGIN, y + 17, fit_text(name, left - _MARGIN)))
+        for span in spans:
             x, width = left + span.start * scale, (span.end - span.start) * scale
             parts.append(draw_box(x, y + 3, width, _LANE - 6, TIME_COLOURS[span.colour], span.tooltip))
             text = fit_text(span.text, width - 6)

@@ -17,7 +17,8 @@ WIDTH, HEIGHT = 960, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 210, 46, 66
 _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 _TICKS = 4
-_MIN_LABEL_WIDTH = 52
+#: Narrower phases, in pixels, are not drawn, or have no label.
+_MIN_PHASE_WIDTH, _MIN_LABEL_WIDTH = 3, 52
 _COLOURS = {
     "parameters": "#0072B2",
     "gradients": "#E69F00",
@@ -85,25 +86,17 @@ def _draw_times(curve: Curve) -> Iterator[str]:
         x = _x(curve, start_ns)
         yield draw_line("s", (x, _TOP), (x, bottom))
         yield draw_label("m", x + 3, _TOP - 6, f"step {step}")
-    for x, width, phase in _list_phase_boxes(curve):
-        yield draw_line("p", (x + 1, bottom + 8), (x + width - 1, bottom + 8))
-        if width >= _MIN_LABEL_WIDTH:
-            yield draw_label("", x + 2, bottom + 24, phase)
-    yield draw_label("m", _LEFT, bottom + 46, "0")
-    yield draw_label("m", _LEFT + _PLOT_WIDTH, bottom + 46, format_ns(curve.end_ns), anchor="end")
-
-
-def _list_phase_boxes(curve: Curve) -> Iterator[tuple[float, float, str]]:
-    """Yield the left edge, width and name of each phase; phases too narrow to see are omitted.
-
-    The timeline of a snapshot has no phases.
-    """
-    phases = curve.timeline.phases
+    phases = curve.timeline.phases  # none in the timeline of a snapshot
     ends = [start for start, _ in phases[1:]] + [curve.end_ns] * bool(phases)
     for (start_ns, phase), end_ns in zip(phases, ends, strict=True):
         x, end = _x(curve, start_ns), _x(curve, end_ns)
-        if end - x >= 3 and phase != "other":
-            yield x, end - x, phase
+        if end - x < _MIN_PHASE_WIDTH or phase == "other":
+            continue
+        yield draw_line("p", (x + 1, bottom + 8), (end - 1, bottom + 8))
+        if end - x >= _MIN_LABEL_WIDTH:
+            yield draw_label("", x + 2, bottom + 24, phase)
+    yield draw_label("m", _LEFT, bottom + 46, "0")
+    yield draw_label("m", _LEFT + _PLOT_WIDTH, bottom + 46, format_ns(curve.end_ns), anchor="end")
 
 
 def _draw_peak(curve: Curve) -> Iterator[str]:

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from zprof.model.cache import CacheSummary
 from zprof.model.comparison import ComparedRow, ComparedValue
 from zprof.model.cursor import Cursor, read
@@ -236,39 +234,40 @@ def build_finding_list_page() -> Page:
     return _make_page("zprof explain", *sections)
 
 
-class DemoRun(Struct, frozen=True, kw_only=True):
-    """A run of a demo: its title, and the times and the memory of its ranks."""
+def build_demo_page(
+    fix: str,
+    runs: Sequence[tuple[str, Sequence[RankTime], Sequence[RankMemory]]],
+    *,
+    is_modelled: bool,
+) -> Page:
+    """Build the page that shows what the fix of a demo wins; the last run has it, the one before has not.
 
-    title: str
-    times: Sequence[RankTime]
-    memory: Sequence[RankMemory]
-
-
-def build_demo_page(fix: str, runs: Sequence[DemoRun], *, is_modelled: bool) -> Page:
-    """Build the page that shows what the fix of a demo wins; the last run has it, the one before has not."""
-    timed = any(run.times for run in runs)
+    ``runs``: title, times and memory of the ranks of each.
+    """
+    timed = any(times for _, times, _ in runs)
     names = ("step", "exposed communication", "peak memory") if timed else ("peak memory",)
+    rows: list[tuple[Cell, ...]] = []
+    for title, times, memory in runs:
+        rank = largest_rank(memory)
+        peak = read(Cursor(rank).peak_bytes) if rank else UNKNOWN
+        rows.append((title, *(_make_times(times) if timed else ()), peak))
     table = make_table(
         "Runs",
         (make_text_column("run"), *make_number_columns(*names)),
-        [(run.title, *(_make_times(run.times) if timed else ()), _make_peak(run.memory)) for run in runs],
+        rows,
         note="link and compute modelled" if is_modelled else "",
     )
-    before, after = runs[-2:]
-    facts = Facts(rows=(("fix", fix), ("wins", _format_win(before, after))))
+    (_, old_times, old_memory), (_, times, memory) = runs[-2:]
+    win = UNKNOWN  # time per step, or memory if no step was timed
+    if old_times and times:
+        old_ns, new_ns = step_ns(old_times), step_ns(times)
+        win = f"{format_ns(old_ns - new_ns)} per step, {format_percent((old_ns - new_ns) / old_ns)}"
+    elif old_memory and memory:
+        old_bytes = peak_bytes(old_memory)
+        saved = old_bytes - peak_bytes(memory)
+        win = f"{format_bytes(saved)} of the peak, {format_percent(saved / old_bytes)}"
+    facts = Facts(rows=(("fix", fix), ("wins", win)))
     return _make_page("zprof demo", *make_section("outcome", "Does the fix work?", "", facts, table))
-
-
-def _format_win(before: DemoRun, after: DemoRun) -> str:
-    """Format what the second run saves: time per step, or memory if no step was timed."""
-    if before.times and after.times:
-        old_ns, new_ns = step_ns(before.times), step_ns(after.times)
-        return f"{format_ns(old_ns - new_ns)} per step, {format_percent((old_ns - new_ns) / old_ns)}"
-    if not before.memory or not after.memory:
-        return UNKNOWN
-    old_bytes, new_bytes = peak_bytes(before.memory), peak_bytes(after.memory)
-    saved = old_bytes - new_bytes
-    return f"{format_bytes(saved)} of the peak, {format_percent(saved / old_bytes)}"
 
 
 def _make_times(times: Sequence[RankTime]) -> tuple[Cell, Cell]:
@@ -277,11 +276,6 @@ def _make_times(times: Sequence[RankTime]) -> tuple[Cell, Cell]:
         return UNKNOWN, UNKNOWN
     exposed = exposure(times)
     return Value(step_ns(times), Unit.NS), Value(exposed.exposed_ns, Unit.NS, bound=exposed.bound)
-
-
-def _make_peak(memory: Sequence[RankMemory]) -> Cell:
-    rank = largest_rank(memory)
-    return read(Cursor(rank).peak_bytes) if rank else UNKNOWN
 
 
 def _make_page(kind: str, *parts: Block | Section) -> Page:

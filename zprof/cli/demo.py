@@ -60,7 +60,7 @@ class DemoCommand:
         require_extra(Extra.RECORD, "demo")
         from zprof.diagnosis.diagnose import diagnose
         from zprof.reports.pages.diagnosis import build_diagnosis_page
-        from zprof.reports.pages.small_pages import DemoRun, build_demo_page
+        from zprof.reports.pages.small_pages import build_demo_page
 
         console.print_data(_introduce(case))
         baseline = _record(arguments.output, case.baseline) if case.baseline else None
@@ -70,11 +70,7 @@ class DemoCommand:
         fixed = _record(arguments.output, case.fixed)
         runs = ((case.baseline, baseline), (case.faulty, faulty), (case.fixed, fixed))
         shown = [
-            DemoRun(
-                title=f"{scene.letter}  {scene.title}",
-                times=analysis.time.per_rank,
-                memory=analysis.memory.per_rank,
-            )
+            (f"{scene.letter}  {scene.title}", analysis.time.per_rank, analysis.memory.per_rank)
             for scene, analysis in runs
             if scene is not None and analysis is not None
         ]

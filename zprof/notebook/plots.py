@@ -4,7 +4,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from zprof.model.report import Report
     from zprof.notebook.run import AnalysedRun
 
-_Block = TypeVar("_Block")
 _SUFFIX = ".svg"
 #: Maps that ``heatmap`` can draw.
 STEP_TIME, LATENESS = "step time", "lateness"
@@ -88,7 +87,7 @@ class ReportPlots:
         Raises:
             MissingData: the recording does not say which unit a collective is of.
         """
-        from zprof.reports.pages.unit_bars import build_unit_bars
+        from zprof.notebook.chart_blocks import build_unit_bars
         from zprof.reports.svg_charts import draw_bars
 
         bars = build_unit_bars(self._report)
@@ -131,7 +130,9 @@ class ReportPlots:
         maps = {STEP_TIME: build_step_time_map, LATENESS: build_lateness_map}
         if what not in maps:
             raise BadInput(f"no heat map of {what!r}", hint=f"use one of {', '.join(map(repr, maps))}")
-        heat = self._require(maps[what], f"no {what} was measured")
+        heat = maps[what](self._report)
+        if heat is None:
+            raise self._make_error(f"no {what} was measured")
         return Chart(draw_heat_map(heat, self._list_notes()), f"{what} by rank and step")
 
     def _list_notes(self) -> tuple[str, ...]:
@@ -147,12 +148,6 @@ class ReportPlots:
             *(upper if any(rank.upper_bound for rank in report.time.per_rank) else ()),
             *filter(None, [describe_unsplit_time(report.time.per_rank)]),
         )
-
-    def _require(self, build: "Callable[[Report], _Block | None]", reason: str) -> _Block:
-        block = build(self._report)
-        if block is None:
-            raise self._make_error(reason)
-        return block
 
     def _make_error(self, reason: str) -> MissingData:
         return MissingData(f"{self._report.run.name}: {reason}", hint="the gaps of the report say why")
@@ -177,7 +172,7 @@ class RunPlots(ReportPlots):
         """
         from zprof.analysis.step_timeline.build import build_step_model
         from zprof.model.time import pick_rank_and_step
-        from zprof.notebook.lane_chart import build_lane_chart
+        from zprof.notebook.chart_blocks import build_lane_chart
         from zprof.reports.svg_charts import draw_lanes
 
         if rank is None or step is None:

@@ -3,7 +3,7 @@
 State is in `shell.py`.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -225,11 +225,4 @@ class ZprofApp(Shell):
         yield from super().get_system_commands(screen)
         for key in KEYS:
             if key.where is Where.EVERYWHERE and key.action not in ("quit", "command_palette"):
-                yield SystemCommand(key.says, f"key {key.written}", _make_command(self, key.action))
-
-
-def _make_command(app: ZprofApp, action: str) -> Callable[[], Awaitable[None]]:
-    async def run() -> None:
-        await app.run_action(action)
-
-    return run
+                yield SystemCommand(key.says, f"key {key.written}", partial(self.run_action, key.action))

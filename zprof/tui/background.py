@@ -181,17 +181,15 @@ class Predicting:
         return self._thread.is_alive()
 
     def _run(self) -> None:
-        answer = self._compute_answer()
-        with suppress(RuntimeError):  # the app has exited in the meantime
-            self._post(self.Done(self, answer))
-
-    def _compute_answer(self) -> Answer:
+        answer: Answer
         try:
-            return self._predictor(self.pending.get(), (self.change,))
+            answer = self._predictor(self.pending.get(), (self.change,))
         except ZprofError as error:
-            return error
+            answer = error
         except Exception as error:  # a bug in zprof: report it and keep the screen alive
-            return ZprofError(
+            answer = ZprofError(
                 f"internal error, {type(error).__name__}: {str(error)[:200]}",
                 hint="this is a bug in zprof: please report it with the output of ZPROF_DEBUG=1 zprof whatif",
             )
+        with suppress(RuntimeError):  # the app has exited in the meantime
+            self._post(self.Done(self, answer))

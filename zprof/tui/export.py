@@ -6,7 +6,7 @@ accepted it cannot be detected, so the message names the alternative.
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -85,19 +85,13 @@ def export_perfetto(loaded: LoadedRun | None, selected: Selection, folder: Path)
     path = folder / find_free_name(stem, ".json", folder)
     choice = ExportChoice(ranks=ranks, steps=frozenset({selected.step}), python=False)
     _write_new_file(path, lambda file: export_trace(loaded.run, choice, file, loaded.analysis))
-    ranks_text = (
-        f"rank {selected.rank} only: {count} ranks are too many for one trace"
-        if ranks
-        else _format_ranks(loaded.report.run.ranks_loaded)
-    )
+    numbers = ", ".join(map(str, loaded.report.run.ranks_loaded))
+    ranks_text = f"rank {numbers}" if count == 1 else f"all loaded ranks: {numbers}"
+    if ranks:
+        ranks_text = f"rank {selected.rank} only: {count} ranks are too many for one trace"
     return (
         f"wrote {path.absolute()} (step {selected.step} of {ranks_text}): open it at https://ui.perfetto.dev"
     )
-
-
-def _format_ranks(ranks: Sequence[int]) -> str:
-    numbers = ", ".join(map(str, ranks))
-    return f"rank {numbers}" if len(ranks) == 1 else f"all loaded ranks: {numbers}"
 
 
 def _write_new_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:

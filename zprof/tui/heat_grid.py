@@ -329,7 +329,12 @@ class MetricGrids:
         by_rank = self.loaded.report.time.bounds_by_rank
         bounds = {rank: bounds[name] for rank, bounds in by_rank.items() if name in bounds}
         steps = self.steps if metric is not RankMetric.PEAK_MEMORY else ()
-        values, places = self._fill_arrays(_list_entries(self.loaded.report, metric), name, steps)
+        entries: Sequence[_Entry] = self.loaded.report.time.steps
+        if metric is RankMetric.PEAK_MEMORY:
+            entries = self.loaded.report.memory.per_rank
+        elif metric is RankMetric.LATENESS:
+            entries = self.loaded.report.time.lateness
+        values, places = self._fill_arrays(entries, name, steps)
         is_aligned = metric is RankMetric.LATENESS and self.loaded.report.time.alignment is not None
         uncertainty = read(follow(self.loaded.report, _UNCERTAINTY)) if is_aligned else None
         return HeatGrid(
@@ -358,10 +363,3 @@ class MetricGrids:
         values[row, column] = [getattr(entry, name) for entry in entries]
         places[row, column] = np.arange(len(entries))
         return values, places
-
-
-def _list_entries(report: Report, metric: RankMetric) -> Sequence[_Entry]:
-    """Return the report's list that contains the metric's values."""
-    if metric is RankMetric.PEAK_MEMORY:
-        return report.memory.per_rank
-    return report.time.lateness if metric is RankMetric.LATENESS else report.time.steps

@@ -9,11 +9,11 @@ from textual.screen import Screen
 
 from zprof.model.gaps import Gap
 from zprof.reports.pages.findings import merge_gaps
-from zprof.reports.table import Column, Table
+from zprof.reports.table import Table
 from zprof.tui.keys import KEYS, Key, Where
 from zprof.tui.popups import Popup
-from zprof.tui.screens.page_screen import PageScreen
-from zprof.tui.session import LoadedRun, RunRequest, pick_selection
+from zprof.tui.screens.page_screen import PageScreen, is_default_selection
+from zprof.tui.session import LoadedRun, RunRequest
 from zprof.tui.shell import Shell
 from zprof.tui.widgets.fact_table import FactTable
 
@@ -36,30 +36,23 @@ def explain_focus(app: Shell) -> tuple[str, str]:
         lines = [line for table in tables if table is not None for line in _describe_table(table)]
         return "help", "\n".join([*lines, "", keys] if lines else [keys])
     table = screen.focused_table()
-    parts = [screen.page_help, _explain_selection(app)]
+    parts = [screen.page_help]
+    if is_default_selection(app):
+        parts.append(
+            f"Rank {app.selected.rank} spends the most time outside compute, and step {app.selected.step} is "
+            "its median step, so they are shown first. Press r, t, [ or ] to select others."
+        )
     if table is not None and table.table is not None:
         parts += _describe_table(table.table)
     return screen.name_of, "\n".join(part for part in parts if part)
 
 
 def _describe_table(table: Table) -> list[str]:
-    return [text for text in (table.help, *table.notes, *map(_describe_column, table.columns)) if text]
-
-
-def _describe_column(column: Column) -> str:
-    unit = f", in {column.unit}" if column.unit in _NAMED_UNITS else ""
-    return f"{column.title}: {column.help}{unit}" if column.help else ""
-
-
-def _explain_selection(app: Shell) -> str:
-    """Return why the default rank and step were chosen, or "" if others are selected."""
-    loaded, selected = app.loaded, app.selected
-    if loaded is None or selected.step is None or selected != pick_selection(loaded.report):
-        return ""
-    return (
-        f"Rank {selected.rank} spends the most time outside compute, and step {selected.step} is "
-        "its median step, so they are shown first. Press r, t, [ or ] to select others."
-    )
+    texts = [table.help, *table.notes]
+    for column in table.columns:
+        unit = f", in {column.unit}" if column.unit in _NAMED_UNITS else ""
+        texts.append(f"{column.title}: {column.help}{unit}" if column.help else "")
+    return [text for text in texts if text]
 
 
 def sort_keys(screen: Screen[Any]) -> list[Key]:

@@ -28,7 +28,7 @@ from zprof.reports.pages.collectives import (
 )
 from zprof.reports.pages.ranks import build_path_parts, build_rank_table
 from zprof.tui.heat_grid import MetricGrids, RankMetric
-from zprof.tui.number_popup import build_rows_table, explain_number, find_rows
+from zprof.tui.opening import build_rows_table, explain_number, find_rows
 from zprof.tui.screens.communication import find_split
 from zprof.tui.screens.timeline import build_step_table
 from zprof.tui.session import LoadedRun, Selection
@@ -63,7 +63,7 @@ def list_figures(loaded: LoadedRun) -> Iterator[Value]:
     yield from build_collective_table(loaded.report).list_values()
     yield from build_rank_table(loaded.report).list_values()
     split = find_split(loaded.report, 0)
-    yield from (split.hidden, split.wait, split.transfer)
+    yield from split[1:]
     yield from (MetricGrids(loaded).of(metric).figure_at(0, 0) for metric in RankMetric)
     yield from (cell for part in build_path_parts(loaded.report) for cell in part if isinstance(cell, Value))
 

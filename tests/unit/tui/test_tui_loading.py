@@ -43,10 +43,10 @@ from zprof.analysis.step_timeline.build import build_step_model
 from zprof.model.quantities import parse_path
 from zprof.model.quantities import Value
 from zprof.run.reader import load as open_run
-from zprof.tui.number_popup import build_rows_table, find_rows
+from zprof.tui.opening import build_rows_table, find_rows
 from zprof.tui.opening import build_instance_table
 from zprof.tui.session import RunRequest, load
-from zprof.tui.timeline.describe import describe_event
+from zprof.tui.timeline_cursor import describe_event
 loaded = load(RunRequest(path=Path(sys.argv[1]), opener=open_run), lambda text: None)
 build_instance_table(loaded.analysis, loaded.report.time.collectives[0])
 build_rows_table(find_rows(Value(number=1, unit="ns", leaves=(parse_path("time.steps[0].wall_ns"),)), loaded))

@@ -9,7 +9,7 @@ from textual.widgets import OptionList
 
 from tests.support.tui_app import app_on, play, press, screen_text, settle
 from zprof.tui.app import ZprofApp
-from zprof.tui.number_popup import NumberPopup
+from zprof.tui.opening import NumberPopup
 from zprof.tui.popups import PickPopup
 from zprof.tui.screens.overview import OverviewScreen
 from zprof.tui.screens.page_screen import PageScreen, format_status

@@ -16,8 +16,7 @@ from zprof.model.quantities import UNKNOWN, Aggregation, Bound, Unit, Value, par
 from zprof.reports.table import Table
 from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.help_texts import get_export
-from zprof.tui.number_popup import explain_number
-from zprof.tui.opening import TablePopup, open_row
+from zprof.tui.opening import TablePopup, explain_number, open_row
 from zprof.tui.session import LoadedRun
 from zprof.tui.widgets.fact_table import FactTable
 

@@ -26,22 +26,19 @@ from zprof.reports.table import Mark
 from zprof.run.live import LiveState
 from zprof.tui.keys import KEYS, Where, bindings
 from zprof.tui.live.presenter import (
-    build_ledger_table,
-    build_tenants_table,
-    describe_stage,
-    explain_number,
-    format_gaps,
-    get_verdict,
-)
-from zprof.tui.live.steps import (
-    RankRow,
     RankRows,
     StepSpread,
+    build_ledger_table,
     build_rank_rows,
+    build_tenants_table,
     compute_bar_scale,
     compute_spreads,
+    describe_stage,
     draw_bars,
+    explain_number,
+    format_gaps,
     format_windows,
+    get_verdict,
 )
 from zprof.tui.live.watcher import LiveSnapshot, Watcher
 from zprof.tui.popups import TextPopup
@@ -95,15 +92,12 @@ class RankLines(ScrollView, can_focus=True):
             return Strip.blank(width)
         row = self.rows.rows[index]
         mark = Mark.BAD if row.is_slowest else Mark.MUTED if row.is_finished else Mark.PLAIN
-        text = f"{self._align_columns(row.cells)} {self._format_flag(row)} {row.bars}"
+        # A mark between cells and bars, so that the slowest rank is visible without colour.
+        text = f"{self._align_columns(row.cells)} {'<' if row.is_slowest else ' '} {row.bars}"
         return self._make_strip(text, width, mark)
 
     def _align_columns(self, texts: tuple[str, ...]) -> str:
         return "".join(text.rjust(width) for text, width in zip(texts, self.rows.widths, strict=False))
-
-    def _format_flag(self, row: RankRow) -> str:
-        """Return a mark between cells and bars, so that the slowest rank is visible without colour."""
-        return "<" if row.is_slowest else " "
 
     def _make_strip(self, text: str, width: int, mark: Mark) -> Strip:
         style = (

@@ -234,21 +234,17 @@ class LogTail:
 
     def look(self) -> tuple[str, ...]:
         """Return the last lines."""
-        if self._path is not None:
-            with suppress(OSError):
-                self._read(self._path)
-        return self.now
-
-    def _read(self, path: Path) -> None:
-        with open_plain(path) as file:
+        if self._path is None:
+            return self.now
+        with suppress(OSError), open_plain(self._path) as file:
             size = os.fstat(file.fileno()).st_size
-            if size == self._size:
-                return
-            file.seek(max(0, size - _TAIL_BYTES))
-            text = file.read(_TAIL_BYTES).decode(errors="replace")
-        self._size = size
-        lines = [_clean_line(line) for line in text.split("\n")[-_MAX_LINES:]]
-        self.now = tuple(line for line in lines if line.strip())
+            if size != self._size:
+                file.seek(max(0, size - _TAIL_BYTES))
+                text = file.read(_TAIL_BYTES).decode(errors="replace")
+                self._size = size
+                lines = [_clean_line(line) for line in text.split("\n")[-_MAX_LINES:]]
+                self.now = tuple(line for line in lines if line.strip())
+        return self.now
 
 
 def _clean_line(line: str) -> str:

@@ -6,7 +6,6 @@ The breakdowns are message sizes, units, fitted links and checks.
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from msgspec import Struct
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -141,28 +140,18 @@ class CommunicationScreen(PageScreen):
 
 _HIDDEN, _WAIT, _TRANSFER = TIMES["overlapped_ns"], TIMES["exposed_wait_ns"], TIMES["exposed_transfer_ns"]
 _HIDDEN_LABEL, _MIN_BAR = "  hidden ", 8
-
-
-class Split(Struct, frozen=True, kw_only=True):
-    """Time of one kind of collective, split into hidden, exposed wait and exposed transfer."""
-
-    name: str
-    hidden: Value
-    wait: Value
-    transfer: Value
+#: Name and time of one kind of collective: hidden, exposed wait and exposed transfer.
+Split = tuple[str, Value, Value, Value]
 
 
 def find_split(report: Report, index: int) -> Split | None:
-    """Return the split of the collective at an index of the report; None if there is none."""
+    """Split the time of the collective at an index of the report; None if there is none."""
     if not 0 <= index < len(report.time.collectives):
         return None
     place = Cursor(report).time.collectives[index]
-    return Split(
-        name=printable(f"{get(place.kind)} {group_name(get(place.group))}"),
-        hidden=make_hidden_value(place, in_ms=False),
-        wait=read(place.exposed_wait_ns),
-        transfer=read(place.exposed_transfer_ns),
-    )
+    name = printable(f"{get(place.kind)} {group_name(get(place.group))}")
+    hidden = make_hidden_value(place, in_ms=False)
+    return name, hidden, read(place.exposed_wait_ns), read(place.exposed_transfer_ns)
 
 
 class SplitLine(Static):
@@ -187,14 +176,13 @@ class SplitLine(Static):
             self.update("")
             return
         ascii_only, look = bool(getattr(self.app, "ascii_only", False)), get_look(self.app)
-        parts = ((_HIDDEN, self.split.hidden), (_WAIT, self.split.wait), (_TRANSFER, self.split.transfer))
+        full_name, *numbers = self.split
+        parts = tuple(zip((_HIDDEN, _WAIT, _TRANSFER), numbers, strict=True))
         legend = Text(" exposed:", no_wrap=True)
         for name, (paint, number) in zip(("wait", "transfer"), parts[1:], strict=True):
             legend.append("  ").append(paint.shown(ascii_only=ascii_only), paint.colour(look))
             legend.append(f" {name} {number.text}")
-        name = shorten(
-            self.split.name, self.app.size.width - legend.cell_len - len(_HIDDEN_LABEL) - _MIN_BAR - 1
-        )
+        name = shorten(full_name, self.app.size.width - legend.cell_len - len(_HIDDEN_LABEL) - _MIN_BAR - 1)
         text = Text(f" {name}{_HIDDEN_LABEL}", no_wrap=True)
         sizes = [(paint, max(0.0, number.number or 0.0)) for paint, number in parts]
         bar_width = max(_MIN_BAR, self.app.size.width - text.cell_len - legend.cell_len)
@@ -206,4 +194,4 @@ class SplitLine(Static):
 
     def shown_figures(self) -> list[Value]:
         """Return the displayed numbers; the hidden part is only drawn."""
-        return [self.split.wait, self.split.transfer] if self.split else []
+        return list(self.split[2:]) if self.split else []

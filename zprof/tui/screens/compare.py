@@ -18,7 +18,7 @@ from zprof.reports.pages.compare_table import (
     name_work_unit,
 )
 from zprof.reports.pages.head import format_verdict, format_warning, format_warning_cell
-from zprof.reports.table import Cell, Mark, Marked
+from zprof.reports.table import Mark, Marked
 from zprof.tui.keys import Where, bindings
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import (
@@ -116,11 +116,13 @@ class CompareScreen(PageScreen):
             Marked("differences only" if self.shown.only_differences else "all rows", Mark.MUTED),
         ]
         self.query_one("#sides", Static).update(Text("  ").join(render_cell(word, look) for word in sides))
-        verdict = Text(" ").join(render_cell(word, look) for word in _format_short_verdict(loaded))
+        status, sentence = format_verdict(report)
+        short_verdict = (status, sentence.partition(", because ")[0])  # the overview shows the cause
+        verdict = Text(" ").join(render_cell(word, look) for word in short_verdict)
         self.query_one("#verdict", TruncatedText).show(verdict)
         self.query_one("#warnings", Static).update(render_cell(format_warning_cell(report), look))
         self.query_one("#warnings", Static).display = bool(format_warning(report))
-        parts = [" ".join(get_text(word) for word in format_verdict(report)), format_warning(report), _HELP]
+        parts = [f"{get_text(status)} {get_text(sentence)}", format_warning(report), _HELP]
         self.page_help = "\n".join(text for text in parts if text)  # type: ignore[misc]
 
     def on_resize(self) -> None:
@@ -177,12 +179,6 @@ class CompareScreen(PageScreen):
     def _show(self, shown: CompareOptions) -> None:
         self.shown, self.filled = shown, None
         self.refill()
-
-
-def _format_short_verdict(loaded: LoadedRun) -> list[Cell]:
-    """Format the verdict without its cause, which the overview shows."""
-    status, sentence = format_verdict(loaded.report)
-    return [status, sentence.partition(", because ")[0]]
 
 
 def _explain_no_tokens(loaded: LoadedRun) -> str:

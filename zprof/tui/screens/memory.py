@@ -186,15 +186,13 @@ class MemoryScreen(PageScreen):
     def _size_charts(self, size: int) -> None:
         bars, trend = self.query_one(StackedBars), self.query_one(Trend)
         bars.max_bars, bars.max_notes = _MAX_BARS[size], _MAX_NOTES[size]
-        trend.display = bool(self._tables_by_name) and (size > 0 or not self._is_long())
+        # A front table that is not the default one may be too long to fit below the timeline.
+        table = self._tables_by_name.get(self.front)
+        is_long = table is not None and self.front != TABLES[0] and len(table.rows) > _FEW_ROWS
+        trend.display = bool(self._tables_by_name) and (size > 0 or not is_long)
         trend.rows = _PLOT_ROWS[size] + (size == 0 and len(bars.list_shown_bars()) <= _FEW_BARS)
         bars.redraw()
         trend.redraw()
-
-    def _is_long(self) -> bool:
-        """Return True if the front table is not the default one and too long to fit below the timeline."""
-        table = self._tables_by_name.get(self.front)
-        return table is not None and self.front != TABLES[0] and len(table.rows) > _FEW_ROWS
 
     def _size_tables(self, is_large: bool, is_middle: bool) -> None:
         second = "formulas" if self.front != "formulas" else "top"

@@ -121,7 +121,8 @@ class OverviewScreen(PageScreen):
         self.query_one("#warnings", Static).update(render_cell(warning, get_look(self.app)))
         lines_above = len(lines) + bool(self.query_one("#warnings").display)
         terms, waits, rows, rest = (
-            self._visible_rows(name) for name in ("ledger", "waits", "findings", "rest")
+            self._rows(name) if self.query_one(f"#{name}").display else 0
+            for name in ("ledger", "waits", "findings", "rest")
         )
         self._sizes = compute_layout(width, height - _CHROME_LINES - lines_above - rest, terms or waits, rows)
         is_free, description = self._sizes.is_free, self.query_one("#description").styles
@@ -136,10 +137,6 @@ class OverviewScreen(PageScreen):
         else:
             findings.height, description.height, description.max_height = MIN_TABLE_HEIGHT, "1fr", "100%"
         self._describe_focused()
-
-    def _visible_rows(self, name: str) -> int:
-        """Return the rows of a table, or 0 if it is hidden."""
-        return self._rows(name) if self.query_one(f"#{name}").display else 0
 
     def _rows(self, name: str) -> int:
         table = self.query_one(f"#{name}", FactTable).table

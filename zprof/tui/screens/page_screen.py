@@ -170,11 +170,11 @@ def format_status(app: Shell, width: int) -> str:
         parts.append(app.waiting_text())
     suffix = " · ".join(["", *parts])
     status = f"{shorten(printable(facts.name), max(_MIN_NAME, width - cell_len(suffix)))}{suffix}"
-    reason = f" · step {selected.step}: the median step" if _is_default_selection(app) else ""
+    reason = f" · step {selected.step}: the median step" if is_default_selection(app) else ""
     return f"{status}{reason}" if cell_len(status) + len(reason) <= width else status
 
 
-def _is_default_selection(app: Shell) -> bool:
+def is_default_selection(app: Shell) -> bool:
     """Return True if rank and step are the default, not picked by the user."""
     loaded, selected = app.loaded, app.selected
     return loaded is not None and selected.step is not None and selected == pick_selection(loaded.report)

@@ -19,7 +19,7 @@ from zprof.reports.pages.ranks import build_path_parts, build_rank_table
 from zprof.reports.table import Cell
 from zprof.tui.heat_grid import MetricGrids, RankMetric
 from zprof.tui.keys import Where, bindings
-from zprof.tui.number_popup import NumberPopup
+from zprof.tui.opening import NumberPopup
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.theme import get_look

@@ -25,7 +25,7 @@ from zprof.tui.popups import TextPopup
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.theme import TIMES
-from zprof.tui.timeline.describe import describe_event, describe_gap, describe_item, describe_target
+from zprof.tui.timeline_cursor import describe_event, describe_gap, describe_item, describe_target
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.lanes import Lanes
 
@@ -69,16 +69,14 @@ class TimelineCache:
         self._models[key] = model
         self._models.move_to_end(key)
         while len(self._models) > 1 and (
-            len(self._models) > MAX_TIMELINES or self._count_rows() > MAX_EVENT_ROWS
+            len(self._models) > MAX_TIMELINES
+            or sum(cached.weight for cached in self._models.values()) > MAX_EVENT_ROWS
         ):
             self._models.popitem(last=False)
 
     def clear(self) -> None:
         """Remove all timelines, because another run was loaded."""
         self._models.clear()
-
-    def _count_rows(self) -> int:
-        return sum(model.weight for model in self._models.values())
 
 
 class TimelineScreen(PageScreen):
@@ -278,11 +276,18 @@ def build_step_table(loaded: LoadedRun, selected: Selection, *, ascii_only: bool
             )
         )
     index = find_step_index(loaded, selected)
+    rows = []
+    if index is not None:
+        time, place = loaded.report.time, Cursor(loaded.report).time.steps[index]
+        bounds = time.bounds_by_rank.get(time.steps[index].rank, {})
+        rows.append(
+            Row(key="step", cells=(*read_terms(place, bounds), read(place.overlapped_ns, in_ms=True)))
+        )
     return Table(
         name="step",
         title="the step, in ms",
         columns=tuple(columns),
-        rows=(_build_line(loaded, index),) if index is not None else (),
+        rows=tuple(rows),
         help="The ledger of this step on this rank, in ms. The lanes below show the same interval.",
     )
 
@@ -293,13 +298,3 @@ def find_step_index(loaded: LoadedRun, selected: Selection) -> int | None:
         if entry.rank == selected.rank and entry.step == selected.step:
             return index
     return None
-
-
-def _build_line(loaded: LoadedRun, index: int) -> Row:
-    time = loaded.report.time
-    bounds = time.bounds_by_rank.get(time.steps[index].rank, {})
-    place = Cursor(loaded.report).time.steps[index]
-    return Row(
-        key="step",
-        cells=(*read_terms(place, bounds), read(place.overlapped_ns, in_ms=True)),
-    )

@@ -296,19 +296,13 @@ def shrink_widths(
         ([index for index, flag in enumerate(rest) if flag], _MIN_REST),
         ([index for index, flag in enumerate(texts) if flag], _MIN_TEXT),
     ):
-        excess = _shrink(fits, indices, min_width, excess)
+        while excess > 0 and indices:
+            widest = max(indices, key=fits.__getitem__)
+            if fits[widest] <= min_width:
+                break
+            fits[widest] -= 1
+            excess -= 1
     return fits
-
-
-def _shrink(widths: list[int], indices: Sequence[int], min_width: int, excess: int) -> int:
-    """Shrink the widest of these columns until all fit or reach ``min_width``; return the excess."""
-    while excess > 0 and indices:
-        widest = max(indices, key=lambda index: widths[index])
-        if widths[widest] <= min_width:
-            break
-        widths[widest] -= 1
-        excess -= 1
-    return excess
 
 
 #: Extra width of the last page, so that a table without a vertical scroll bar can scroll to it.

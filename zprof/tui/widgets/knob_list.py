@@ -120,7 +120,9 @@ class KnobList(Static, can_focus=True):
             return
         row = self._first_visible() + offset.y
         if row == self.cursor:
-            self.action_turn(-1 if offset.x < self._value_column() + _VALUE_WIDTH // 2 else 1)
+            arrow_width = 3 if self.content_size.width >= _MIN_WIDTH_FOR_ARROWS else 1
+            middle = 1 + _TITLE_WIDTH + arrow_width + _VALUE_WIDTH // 2
+            self.action_turn(-1 if offset.x < middle else 1)
         elif 0 <= row < len(self.knobs):
             self.cursor = row
             self._draw()
@@ -138,9 +140,6 @@ class KnobList(Static, can_focus=True):
         """Draw the cursor as an underline."""
         self._is_focused = False
         self._draw()
-
-    def _value_column(self) -> int:
-        return 1 + _TITLE_WIDTH + (3 if self.content_size.width >= _MIN_WIDTH_FOR_ARROWS else 1)
 
     def _first_visible(self) -> int:
         """Return the index of the first visible knob; 0 if all fit."""

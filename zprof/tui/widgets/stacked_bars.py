@@ -349,11 +349,14 @@ def draw_bars(stacks: Stacks, width: int, max_bars: int, max_notes: int, cursor:
             text.append(paint.shown(ascii_only=pen.ascii_only), style=paint.colour(pen.look))
             text.append(f" {label}", style="reverse bold" if is_selected else "")
         texts.append(text)
+    for cells in (stacks.total, *stacks.notes[:max_notes]):
+        text = Text(" ", no_wrap=True, end="").join(render_cell(cell, pen.look) for cell in cells)
+        text.truncate(width, overflow="ellipsis")
+        texts.append(text)
     return [
         pen.start_headline().append(shorten(headline, width - 1), style=pen.head_style),
         *(_draw_bar(entry, stacks.whole.number or 0, width, moment_width, pen) for entry in bars),
         *texts,
-        *(_draw_cells(cells, width, pen.look) for cells in (stacks.total, *stacks.notes[:max_notes])),
     ]
 
 
@@ -399,9 +402,3 @@ def find_item(rows: list[list[tuple[int, str, int]]], row: int, x: int) -> int:
     return next(
         (index for index, label, column in items if column <= x <= column + len(label) + 2), NOT_FOUND
     )
-
-
-def _draw_cells(cells: Sequence[Cell], width: int, look: Look) -> Text:
-    text = Text(" ", no_wrap=True, end="").join(render_cell(cell, look) for cell in cells)
-    text.truncate(width, overflow="ellipsis")
-    return text

@@ -189,16 +189,11 @@ def _draw_plot(curve: Curve, points: Sequence[int], rows: int, pen: Pen) -> list
             if row == rows - 1 and column == peak:
                 text.append(pen.pick("▼", "v"), style="bold")
             else:
-                _append_cell(text, columns[point][row], pen)
+                paint = TENANTS.get(columns[point][row])
+                glyph = paint.shown(ascii_only=pen.ascii_only) if paint else " "
+                text.append(glyph, paint.colour(pen.look) if paint else "")
         lines.append(text)
     return lines
-
-
-def _append_cell(text: Text, name: str, pen: Pen) -> None:
-    paint = TENANTS.get(name)
-    text.append(
-        paint.shown(ascii_only=pen.ascii_only) if paint else " ", paint.colour(pen.look) if paint else ""
-    )
 
 
 def _draw_axis(curve: Curve, labels: Sequence[tuple[int, str]], columns: int, pen: Pen) -> Text:

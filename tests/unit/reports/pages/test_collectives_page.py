@@ -66,7 +66,8 @@ def test_with_ranks_missing_waits_and_transfers_are_bounds(loaded: LoadedRun) ->
     assert not text(table, first, "exposed").startswith("≥")
     assert not text(table, second, "wait").startswith("≥")
     split = find_split(found.report, 0)
-    assert (split.wait.text[:2], split.transfer.text[:2]) == ("≥ ", "≤ ")
+    _, _, wait, transfer = split
+    assert (wait.text[:2], transfer.text[:2]) == ("≥ ", "≤ ")
     kinds = [entry.kind for entry in found.report.time.collectives]
     entries = [replace(entry, bound=entry.kind == kinds[0]) for entry in found.report.time.units]
     units = build_unit_table(with_time(found, units=tuple(entries)).report)

@@ -16,14 +16,16 @@ from zprof.tui.live.presenter import (
     Activity,
     Stage,
     build_ledger_table,
+    build_rank_rows,
     build_tenants_table,
+    compute_spreads,
     describe_stage,
     explain_number,
     find_stage,
     format_gaps,
+    format_windows,
     get_verdict,
 )
-from zprof.tui.live.steps import build_rank_rows, compute_spreads, format_windows
 from zprof.tui.live.watcher import JobState, LiveReport, LiveSnapshot
 from zprof.tui.session import LoadedRun
 from zprof.tui.table_view import get_text

@@ -24,14 +24,15 @@ from zprof.analysis.step_timeline.step_model import (
 from zprof.model.errors import MissingData
 from zprof.run.reader import load as open_run
 from zprof.tui.session import LoadedRun, RunRequest, load
-from zprof.tui.timeline.describe import (
+from zprof.tui.timeline_cursor import (
     describe_collective,
     describe_event,
     describe_gap,
     describe_item,
     describe_target,
+    find_cursor_target,
+    make_first_view,
 )
-from zprof.tui.timeline.view import find_cursor_target, make_first_view
 
 EVIL = "a\x1b[2J[bold]b\u202e\nc"
 EXPOSED = (LaneRole.TRANSFER, LaneRole.WAIT)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from zprof.analysis.step_timeline.lane import EventKind, LaneKind, TimelineLane, build_items
 from zprof.model.formatting import display_width
-from zprof.tui.timeline.view import MIN_SPAN_NS, View, make_first_view
-from zprof.tui.widgets.lane_paint import (
+from zprof.tui.timeline_cursor import MIN_SPAN_NS, View, make_first_view
+from zprof.tui.widgets.lanes import (
     find_ticks,
     format_ruler,
     write_names,

@@ -12,7 +12,7 @@ from tests.support.tui_app import app_on, play, press, screen_text, settle
 from zprof.model.quantities import Path, Unit, Value
 from zprof.reports.table import Column, Kind, LazyRows, Row, Table
 from zprof.tui.app import ZprofApp
-from zprof.tui.number_popup import NumberPopup
+from zprof.tui.opening import NumberPopup
 from zprof.tui.popups import LinePopup, Popup
 from zprof.tui.session import LoadedRun
 from zprof.tui.table_view import MAX_ROWS
