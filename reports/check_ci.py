@@ -144,9 +144,7 @@ def render_sarif(check: Check, report: Report) -> str:
                 level="warning" if result.limit.warns else "error",
             )
         )
-    for result in sort_by_severity(check):
-        if result.outcome not in _LEVELS:
-            continue
+    for result in (found for found in sort_by_severity(check) if found.outcome in _LEVELS):
         limit = result.limit
         properties = {name: to_tree(getattr(result, name)) for name in _PROPERTIES}
         results.append(

@@ -343,6 +343,10 @@ class _RankPlaces:
         time = Cursor(self._report).time
         timed, blamed = self._times.get(rank), self._blames.get(rank)
         bounds = get(timed).bounds if timed is not None else {}
+        reason: Cell = Marked("unknown" if blamed is None else "-", Mark.MUTED)
+        reasons = get(blamed).reasons if blamed is not None else {}
+        if reasons:
+            reason = max(reasons, key=lambda name: (reasons[name], name)).replace("_", " ")
         path: Cell = Marked("-", Mark.MUTED)
         if self._path.get(rank):
             path = read(*self._path[rank], how=Aggregation.SUM, in_ms=True)
@@ -358,7 +362,7 @@ class _RankPlaces:
             _read_or_unknown(timed, time.per_rank, "overlap_ratio"),
             _read_or_unknown(blamed, time.blame.per_rank, "exposed_wait_per_rank_ns"),
             _read_or_unknown(blamed, time.blame.per_rank, "last_ratio"),
-            Marked("unknown", Mark.MUTED) if blamed is None else _name_main_reason(get(blamed)),
+            reason,
             _read_or_unknown(self._memory.get(rank), Cursor(self._report).memory.per_rank, "peak_bytes"),
             path,
         )
@@ -371,13 +375,6 @@ def _read_or_unknown(place: Cursor | None, entries: Cursor, name: str) -> Value:
 def _make_unknown(entries: Cursor, name: str) -> Value:
     """Return an unknown number of a rank that a list of the report does not have."""
     return Value(None, find_unit(name), leaves=(get_path(entries),))
-
-
-def _name_main_reason(blame: Blame) -> Cell:
-    reasons = blame.reasons
-    if not reasons:
-        return Marked("-", Mark.MUTED)
-    return max(reasons, key=lambda reason: (reasons[reason], reason)).replace("_", " ")
 
 
 def _build_late_blocks(report: Report) -> Iterator[Table | Note | None]:

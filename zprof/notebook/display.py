@@ -1,6 +1,6 @@
 """Show a result in a notebook, or write it in any format of the command line."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ class Displayed:
         """Return the page that a notebook shows."""
         raise NotImplementedError
 
-    def _list_lines(self) -> Sequence[str]:
+    def _list_lines(self) -> Iterable[str]:
         """Return the lines of ``repr``, which may hold names from a recording."""
         raise NotImplementedError
 

@@ -35,8 +35,18 @@ class PlannedJob(Displayed, Plan, frozen=True):
 
         return build_plan_page(self)
 
-    def _list_lines(self) -> Sequence[str]:
-        return tuple(_list_lines(self))
+    def _list_lines(self) -> Iterator[str]:
+        from zprof.reports.pages.plan import format_plan_title, list_plan_answers
+        from zprof.reports.pages.plan_tables import mark_assumed
+
+        yield f"{format_plan_title(self)}: {list_plan_answers(self)[0]}"
+        for row in self.rows:
+            size = format_bytes(row.least_bytes if row.peak_bytes is None else row.peak_bytes)
+            bound = "at least " if row.peak_bytes is None else ""
+            size = mark_assumed(size, "peak_bytes" in row.assumed)
+            fits = {True: "fits", False: "does not fit", None: ""}[row.fits]
+            fits = f", {mark_assumed(fits, 'fits' in row.assumed)}" if fits else ""
+            yield f"  {SCHEME_NAMES[row.scheme]}: {bound}{size} per device{fits}"
 
 
 def plan(
@@ -96,20 +106,6 @@ def plan(
     except BadInput as error:
         raise BadInput(_name_arguments(error.message), hint=_name_arguments(error.hint)) from None
     return PlannedJob(**{field.name: getattr(made, field.name) for field in fields(Plan)})
-
-
-def _list_lines(plan: Plan) -> Iterator[str]:
-    from zprof.reports.pages.plan import format_plan_title, list_plan_answers
-    from zprof.reports.pages.plan_tables import mark_assumed
-
-    yield f"{format_plan_title(plan)}: {list_plan_answers(plan)[0]}"
-    for row in plan.rows:
-        size = format_bytes(row.least_bytes if row.peak_bytes is None else row.peak_bytes)
-        bound = "at least " if row.peak_bytes is None else ""
-        size = mark_assumed(size, "peak_bytes" in row.assumed)
-        fits = {True: "fits", False: "does not fit", None: ""}[row.fits]
-        fits = f", {mark_assumed(fits, 'fits' in row.assumed)}" if fits else ""
-        yield f"  {SCHEME_NAMES[row.scheme]}: {bound}{size} per device{fits}"
 
 
 def _read_request(arguments: Mapping[str, object]) -> PlanRequest:

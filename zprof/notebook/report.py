@@ -40,8 +40,20 @@ class DiagnosedRun(Displayed, Report, frozen=True):
 
         return build_diagnosis_page(self)
 
-    def _list_lines(self) -> Sequence[str]:
-        return tuple(_list_lines(self))
+    def _list_lines(self) -> Iterator[str]:
+        from zprof.reports.pages.findings import worth
+        from zprof.reports.pages.head import build_modelled_notes, list_baseline_runs
+
+        yield f"{self.run.name}: {self.verdict.sentence}"
+        for finding in self.findings[:_MAX_FINDINGS]:
+            yield f"  {finding.id} {finding.cause}: {worth(finding)}"
+        omitted = len(self.findings) - _MAX_FINDINGS
+        if omitted > 0:
+            yield f"  and {omitted} more: .findings, .to_text()"
+        for note in build_modelled_notes([self.run, *list_baseline_runs(self)]):
+            yield f"  {note.label}: {note.text}"
+        if self.gaps:
+            yield f"  {len(self.gaps)} gaps: .gaps"
 
 
 def diagnose(
@@ -71,22 +83,6 @@ def diagnose(
         expected_bus_bytes_per_s=expected_bus_bytes_per_s,
     )
     return make_displayed(report)
-
-
-def _list_lines(report: Report) -> Iterator[str]:
-    from zprof.reports.pages.findings import worth
-    from zprof.reports.pages.head import build_modelled_notes, list_baseline_runs
-
-    yield f"{report.run.name}: {report.verdict.sentence}"
-    for finding in report.findings[:_MAX_FINDINGS]:
-        yield f"  {finding.id} {finding.cause}: {worth(finding)}"
-    omitted = len(report.findings) - _MAX_FINDINGS
-    if omitted > 0:
-        yield f"  and {omitted} more: .findings, .to_text()"
-    for note in build_modelled_notes([report.run, *list_baseline_runs(report)]):
-        yield f"  {note.label}: {note.text}"
-    if report.gaps:
-        yield f"  {len(report.gaps)} gaps: .gaps"
 
 
 def make_displayed(report: Report) -> DiagnosedRun:

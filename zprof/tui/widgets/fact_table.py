@@ -190,7 +190,10 @@ class FactTable(DataTable[object]):
         """Add columns and rows, or the reason why the table is empty."""
         assert self.table is not None
         if not self._columns:
-            self.add_column(Text(shorten(self._empty_message(), max(1, self._width_limit() - PADDING))))
+            reason = printable(self.table.note) or "nothing"
+            if self.search_text:
+                reason = f"no rows match {printable(self.search_text)!r}; esc to clear"
+            self.add_column(Text(shorten(reason, max(1, self._width_limit() - PADDING))))
             return
         columns = [self.table.columns[index] for index in self._columns]
         titles = [self._render_title(column) for column in self._columns]
@@ -219,12 +222,6 @@ class FactTable(DataTable[object]):
                 if text.cell_len > width:
                     text.plain = shorten(text.plain, width)
         return widths
-
-    def _empty_message(self) -> str:
-        """Return the reason why the table has no rows."""
-        if self.search_text:
-            return f"no rows match {printable(self.search_text)!r}; esc to clear"
-        return printable(self.table.note if self.table is not None else "") or "nothing"
 
     def _render_line_cell(self, line: Row, column: int) -> Text:
         assert self.table is not None
