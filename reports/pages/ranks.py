@@ -139,15 +139,6 @@ def _describe_grouping(groups: Sequence[Sequence[int]], noun: str) -> tuple[str,
     return (f"{count:,} {noun}s in {len(groups)} groups: each cell shows the maximum of its {noun}s.",)
 
 
-class PathRank(Struct, frozen=True, kw_only=True):
-    """The part of the critical path on one rank, and its activities, longest first."""
-
-    rank: int
-    ns: int
-    share: float
-    kinds: tuple[tuple[str, int], ...]
-
-
 def build_rank_section(report: Report) -> tuple[Section, ...]:
     """Build the section; empty for a job of one rank, which the ledger section covers."""
     if report.run.world_size < 2:
@@ -448,10 +439,10 @@ def build_critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
         return ()
     path_entries = list_path_ranks(path)
     rows: list[tuple[Cell, ...]] = []
-    for entry in path_entries:
-        parts = [f"{kind} {format_ms(ns)}" for kind, ns in entry.kinds if ns >= _MIN_PATH_RATIO * entry.ns]
-        time, share = Value(entry.ns, Unit.NS, in_ms=True), Value(entry.share, Unit.RATIO)
-        rows.append((str(entry.rank), time, share, ", ".join(parts)))
+    for rank, rank_ns, kinds in path_entries:
+        parts = [f"{kind} {format_ms(ns)}" for kind, ns in kinds if ns >= _MIN_PATH_RATIO * rank_ns]
+        share = Value(rank_ns / max(1, path.wall_ns), Unit.RATIO)
+        rows.append((str(rank), Value(rank_ns, Unit.NS, in_ms=True), share, ", ".join(parts)))
     table = make_table(
         "Critical path",
         (
@@ -467,7 +458,7 @@ def build_critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
         noun="ranks, largest share first",
     )
     rest = path_entries[_MAX_TEXT_LATE:]
-    others = f"; {len(rest)} other ranks: {format_ms(sum(rank.ns for rank in rest))} ms" if rest else ""
+    others = f"; {len(rest)} other ranks: {format_ms(sum(ns for _, ns, _ in rest))} ms" if rest else ""
     note = Note(text=f"Entire path: {_join_path_kinds(path)}{others}.")
     return (*((table,) if table else ()), note)
 
@@ -486,17 +477,15 @@ def _join_path_kinds(path: CriticalPath) -> str:
     )
 
 
-def list_path_ranks(path: CriticalPath) -> tuple[PathRank, ...]:
-    """Return the ranks on the critical path, largest part first."""
+def list_path_ranks(path: CriticalPath) -> list[tuple[int, int, tuple[tuple[str, int], ...]]]:
+    """Return rank, ns on the critical path, and ns of each activity, largest part first."""
     parts: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for share in path.shares:
         parts[share.rank].append((share.what.value, share.ns))
     ranks = []
     for rank, kinds in parts.items():
-        length = sum(part for _, part in kinds)
-        share_of = length / max(1, path.wall_ns)
-        ranks.append(PathRank(rank=rank, ns=length, share=share_of, kinds=_sort_sums(kinds)))
-    return tuple(sorted(ranks, key=lambda entry: (-entry.ns, entry.rank)))
+        ranks.append((rank, sum(part for _, part in kinds), _sort_sums(kinds)))
+    return sorted(ranks, key=lambda entry: (-entry[1], entry[0]))
 
 
 def list_path_kinds(path: CriticalPath) -> tuple[tuple[str, float], ...]:

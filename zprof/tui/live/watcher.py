@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from msgspec import Struct, field
 
@@ -76,14 +76,15 @@ class ReportPoller:
     def __init__(self, run: Path, start: StartProcess = start_idle) -> None:
         self._command = (sys.executable, "-m", "zprof", "report", str(run), "-f", "json")
         self._start = start
-        self._running: _RunningReport | None = None
+        #: The process of a running measurement, and the files with its output and its errors.
+        self._running: tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]] | None = None
         self._previous_tables, self._measured_tables = 0, 0
         self.now = LiveReport()
 
     def look(self, state: LiveState) -> LiveReport:
         """Return the latest report; start a measurement if tables are new and stable for one poll."""
-        if self._running is not None and self._running.process.poll() is not None:
-            self._collect(self._running)
+        if self._running is not None and self._running[0].poll() is not None:
+            self._collect(*self._running)
         is_stable, self._previous_tables = state.tables == self._previous_tables, state.tables
         is_new = state.tables != self._measured_tables
         if (
@@ -98,39 +99,30 @@ class ReportPoller:
     def close(self) -> None:
         """Kill a running measurement."""
         if self._running is not None:
-            self._running.process.kill()
-            self._running.process.wait(_KILL_WAIT_S)
-            self._running.close_files()
+            process, output, errors = self._running
+            process.kill()
+            process.wait(_KILL_WAIT_S)
+            output.close()
+            errors.close()
             self._running = None
 
     def _start_measurement(self, tables: int) -> None:
         self._measured_tables = tables
         output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115, closed at the end
         try:
-            self._running = _RunningReport(self._start(self._command, output, errors), output, errors)
+            self._running = self._start(self._command, output, errors), output, errors
         except OSError as error:
             self.now = LiveReport(tree=self.now.tree, problem=str(error.strerror))
             return
         self.now = LiveReport(tree=self.now.tree, busy=True)
 
-    def _collect(self, running: "_RunningReport") -> None:
-        tree = _read_tree(running.output) if running.process.returncode == 0 else None
-        problem = _read_last_line(running.errors) if tree is None else ""
+    def _collect(self, process: "subprocess.Popen[bytes]", output: IO[bytes], errors: IO[bytes]) -> None:
+        tree = _read_tree(output) if process.returncode == 0 else None
+        problem = _read_last_line(errors) if tree is None else ""
         self.now = LiveReport(tree=self.now.tree if tree is None else tree, problem=problem)
-        running.close_files()
+        output.close()
+        errors.close()
         self._running = None
-
-
-class _RunningReport(NamedTuple):
-    """A running measurement and the files that it writes to."""
-
-    process: subprocess.Popen[bytes]
-    output: IO[bytes]
-    errors: IO[bytes]
-
-    def close_files(self) -> None:
-        self.output.close()
-        self.errors.close()
 
 
 def _read_tree(output: IO[bytes]) -> dict[str, object] | None:

@@ -98,8 +98,8 @@ def test_the_critical_path_is_summed_by_rank_and_by_kind() -> None:
     shares = ((1, PathKind.HOST, 1), (0, PathKind.HOST, 2), (1, PathKind.COMPUTE, 7))
     rows = tuple(PathShare(rank=rank, what=kind, ns=ms * MS) for rank, kind, ms in shares)
     path = CriticalPath(steps=1, wall_ns=10 * MS, shares=rows)
-    ranks = [(rank.rank, rank.ns, rank.share) for rank in list_path_ranks(path)]
-    assert ranks == [(1, 8 * MS, 0.8), (0, 2 * MS, 0.2)]
+    kinds = (("compute", 7 * MS), ("host", MS))
+    assert list_path_ranks(path) == [(1, 8 * MS, kinds), (0, 2 * MS, (("host", 2 * MS),))]
     assert list_path_kinds(path) == (("compute", 0.7), ("host", 0.3))
 
 
