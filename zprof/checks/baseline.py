@@ -101,12 +101,19 @@ def _make_memory(report: Report) -> MemoryBaseline | None:
     if not ranks:
         return None
     rank = ranks[find_highest_peak(ranks)]
+    tenant_peaks = None
+    if all(entry.tenant_peaks is not None for entry in ranks):
+        unknown = {tenant.value for entry in ranks for tenant in entry.unknown}
+        names = sorted({name for entry in ranks for name in entry.tenant_peaks or {}} - unknown)
+        tenant_peaks = {
+            name: max((entry.tenant_peaks or {}).get(name, 0) for entry in ranks) for name in names
+        }
     return MemoryBaseline(
         peak_bytes=rank.peak_bytes,
         untagged_bytes=rank.untagged_bytes,
         tenants={tenant.value: size for tenant, size in rank.tenants.items()},
         backend_scratch_bytes=sum(part.bytes for part in rank.parts if part.sub == BACKEND_SCRATCH),
-        tenant_peaks=_find_tenant_peaks(ranks),
+        tenant_peaks=tenant_peaks,
         program_buffers_peak_bytes=max(
             (entry.program_buffers_peak_bytes or 0 for entry in ranks), default=None
         )
@@ -118,45 +125,37 @@ def _make_memory(report: Report) -> MemoryBaseline | None:
     )
 
 
-def _find_tenant_peaks(ranks: Sequence[RankMemory]) -> Mapping[str, int] | None:
-    """Return the highest of each tenant's own maxima; None if a rank has none, without unknown tenants."""
-    if any(rank.tenant_peaks is None for rank in ranks):
-        return None
-    unknown = {tenant.value for rank in ranks for tenant in rank.unknown}
-    names = sorted({name for rank in ranks for name in rank.tenant_peaks or {}} - unknown)
-    return {name: max((rank.tenant_peaks or {}).get(name, 0) for rank in ranks) for name in names}
-
-
 def _list_missing_ranks(report: Report, present: set[int]) -> tuple[int, ...]:
     return tuple(rank for rank in range(report.run.world_size) if rank not in present)
 
 
 def _make_collectives(report: Report) -> tuple[CollectiveBaseline, ...] | None:
-    """Return the collectives, None if no step was timed or if several ranks recorded no collective."""
+    """Return the means per rank; None if no step was timed or if several ranks recorded no collective.
+
+    A single group of all ranks is unchanged, several groups are weighted by their size.
+    """
     entries, world = report.time.collectives, report.run.world_size
     if not report.time.per_rank or (not entries and world > 1):
         return None
     groups: defaultdict[tuple[str, str, int], list[CollectiveTime]] = defaultdict(list)
     for entry in entries:
         groups[(_clean_name(entry.kind), _clean_name(entry.dtype), max(0, entry.group_size))].append(entry)
-    return tuple(_scale_to_rank(*key, groups[key], world) for key in sorted(groups))
-
-
-def _scale_to_rank(
-    kind: str, dtype: str, size: int, entries: Sequence[CollectiveTime], world: int
-) -> CollectiveBaseline:
-    """Return the mean per rank: a single group of all ranks unchanged, several groups weighted by size."""
-    is_single_group = len(entries) == 1 and size >= world
-    weight, total = (1, 1) if is_single_group or not size else (size, max(1, world))
-    has_bytes = kind != CollectiveKind.BARRIER
-    return CollectiveBaseline(
-        kind=kind,
-        dtype=dtype,
-        group_size=size,
-        count=sum(entry.count for entry in entries) * weight / total,
-        bytes=round(sum(entry.bytes for entry in entries) * weight / total),
-        lower_bound=has_bytes and any(entry.bytes == 0 for entry in entries),
-    )
+    baselines = []
+    for (kind, dtype, size), group in sorted(groups.items(), key=lambda item: item[0]):
+        is_single_group = len(group) == 1 and size >= world
+        weight, total = (1, 1) if is_single_group or not size else (size, max(1, world))
+        has_bytes = kind != CollectiveKind.BARRIER
+        baselines.append(
+            CollectiveBaseline(
+                kind=kind,
+                dtype=dtype,
+                group_size=size,
+                count=sum(entry.count for entry in group) * weight / total,
+                bytes=round(sum(entry.bytes for entry in group) * weight / total),
+                lower_bound=has_bytes and any(entry.bytes == 0 for entry in group),
+            )
+        )
+    return tuple(baselines)
 
 
 def _make_time(report: Report) -> TimeBaseline | None:
@@ -166,8 +165,19 @@ def _make_time(report: Report) -> TimeBaseline | None:
     ranks = report.time.per_rank
     if not steps or not ranks:
         return None
-    rows = [_average_step(steps[step]) for step in sorted(steps)]
-    wall, exposed, collective, wait = (tuple(column) for column in zip(*rows, strict=True))
+    means = []  # of a step over its ranks
+    for step in sorted(steps):
+        rows = [
+            (
+                rank.wall_ns,
+                rank.exposed_wait_ns + rank.exposed_transfer_ns,
+                rank.collective_ns,
+                rank.exposed_wait_ns,
+            )
+            for rank in steps[step]
+        ]
+        means.append([round(sum(column) / len(rows)) for column in zip(*rows, strict=True)])
+    wall, exposed, collective, wait = (tuple(column) for column in zip(*means, strict=True))
     return TimeBaseline(
         wall_ns=wall,
         exposed_ns=exposed,
@@ -179,21 +189,6 @@ def _make_time(report: Report) -> TimeBaseline | None:
         wait_lower_bound=has_unsplit_wait(ranks),
         missing_ranks=_list_missing_ranks(report, {rank.rank for rank in ranks}),
     )
-
-
-def _average_step(ranks: Sequence[StepTime]) -> tuple[int, int, int, int]:
-    """Return wall, exposed, collective and exposed wait of a step, as means over its ranks."""
-    rows = [
-        (
-            rank.wall_ns,
-            rank.exposed_wait_ns + rank.exposed_transfer_ns,
-            rank.collective_ns,
-            rank.exposed_wait_ns,
-        )
-        for rank in ranks
-    ]
-    wall, exposed, collective, wait = (round(sum(column) / len(ranks)) for column in zip(*rows, strict=True))
-    return wall, exposed, collective, wait
 
 
 def _clean_name(text: str) -> str:
@@ -270,19 +265,15 @@ def clamp_ratio(part: int, whole: int) -> float | None:
 def _format_lines(value: Any, indent: str) -> list[str]:
     """Format ``value`` as lines; the first one is not indented."""
     if isinstance(value, dict) and value:
-        return _format_block(value, indent)
+        inner = []
+        for key, entry in value.items():
+            first, *rest = _format_lines(entry, f"{indent}  ")
+            inner.append("\n".join([f"{indent}  {json.dumps(key)}: {first}", *rest]))
+        return ["{", *_with_commas(inner), f"{indent}}}"]
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         inner = [f"{indent}  {json.dumps(item, allow_nan=False)}" for item in value]
         return ["[", *_with_commas(inner), f"{indent}]"]
     return [json.dumps(value, allow_nan=False)]
-
-
-def _format_block(value: dict[str, Any], indent: str) -> list[str]:
-    inner = []
-    for key, entry in value.items():
-        first, *rest = _format_lines(entry, f"{indent}  ")
-        inner.append("\n".join([f"{indent}  {json.dumps(key)}: {first}", *rest]))
-    return ["{", *_with_commas(inner), f"{indent}}}"]
 
 
 def _with_commas(lines: Sequence[str]) -> list[str]:

@@ -66,21 +66,14 @@ def read_section(path: Path) -> ConfigSection | None:
 
 
 def _find_nearest(folder: Path, name: str) -> ConfigSection | None:
-    for parent in _walk_up(folder):
-        path = parent / name
-        section = read_section(path) if _exists(path, Path.is_file) else None
-        if section is not None:
-            return section
-    return None
-
-
-def _walk_up(folder: Path) -> Iterator[Path]:
-    """Yield ``folder`` and its parents, up to the root of the repository."""
+    """Search ``folder`` and its parents, up to the root of the repository."""
     start = folder.resolve()
     for parent in (start, *start.parents)[:_MAX_FOLDERS]:
-        yield parent
-        if _exists(parent / ".git", Path.exists):
-            return
+        path = parent / name
+        section = read_section(path) if _exists(path, Path.is_file) else None
+        if section is not None or _exists(parent / ".git", Path.exists):
+            return section
+    return None
 
 
 def _exists(path: Path, test: Callable[[Path], bool]) -> bool:
@@ -115,11 +108,8 @@ def _read_document(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise BadInput(f"{path}: nested too deeply", hint="fix the file") from None
     except ValueError as error:  # not TOML, or a number with too many digits
-        raise BadInput(f"{path}: invalid TOML: {_quote_reason(error)}", hint="fix the syntax error") from None
-
-
-def _quote_reason(error: ValueError) -> str:
-    return quote_input(error).strip('"')
+        reason = quote_input(error).strip('"')
+        raise BadInput(f"{path}: invalid TOML: {reason}", hint="fix the syntax error") from None
 
 
 def _read_text(path: Path) -> str:
@@ -162,7 +152,10 @@ def resolve_limits(
         BadInput: A file or a flag contains an invalid limit; the message names it.
     """
     limits: dict[str, Limit | None] = {limit.gate: limit for limit in default_limits()}
-    for section in _choose_sections(folder, config):
+    sections = (read_section(config),) if config is not None else find_sections(folder)
+    for section in sections:
+        if section is None:
+            raise BadInput(f"{config}: has no [tool.zprof.check]", hint="add it, or remove --config")
         limits |= _parse_limits(list_stated_limits(section, folder))
     limits |= _parse_limits(flags)
     ordered_limits = (limits.get(name) for name in GATES)
@@ -179,21 +172,13 @@ def list_stated_limits(section: ConfigSection, folder: Path) -> Iterator[StatedL
     path = folder / section.path
     origin = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
     for key, value in section.table.items():
-        location = f"{section.path}, {section.name} {_quote_key(key)}"
+        is_plain = key.isidentifier() and key.isascii() and len(key) < 48
+        location = f"{section.path}, {section.name} {key if is_plain else quote_input(key)}"
         for gate, part, part_location in _split_parts(key, value, location):
             if gate in seen:
                 raise BadInput(f"{part_location}: {gate} has two limits", hint="remove one")
             seen.add(gate)
             yield StatedLimit(gate=gate, value=part, origin=origin, location=part_location)
-
-
-def _choose_sections(folder: Path, config: Path | None) -> tuple[ConfigSection, ...]:
-    if config is None:
-        return find_sections(folder)
-    section = read_section(config)
-    if section is None:
-        raise BadInput(f"{config}: has no [tool.zprof.check]", hint="add it, or remove --config")
-    return (section,)
 
 
 def _parse_limits(stated: Iterable[StatedLimit]) -> dict[str, Limit | None]:
@@ -220,10 +205,6 @@ def _split_parts(key: str, value: object, location: str) -> Iterator[tuple[str, 
                 hint=suggest_names(name, (_TOTAL, *MEMORY_PARTS, *LIMIT_KEYS)),
             )
         yield PEAK_MEMORY if name == _TOTAL else f"{PEAK_MEMORY}.{name}", part, f"{location}.{name}"
-
-
-def _quote_key(key: str) -> str:
-    return key if key.isidentifier() and key.isascii() and len(key) < 48 else quote_input(key)
 
 
 #: As they would be written in ``[tool.zprof.check]``.
@@ -259,16 +240,16 @@ def adapt_to_device(limits: Iterable[Limit], device: str) -> tuple[Limit, ...]:
     machine affects them as much as the program does. Limits set by the user and limits on bytes and counts
     are the same on any device.
     """
-    return tuple(_adapt_limit(limit, device) for limit in limits)
-
-
-def _adapt_limit(limit: Limit, device: str) -> Limit:
-    gate = GATES.get(limit.gate)
-    if device != "cpu" or limit.origin != DEFAULT or gate is None or not gate.is_timed:
-        return limit
-    if limit.gate in CPU_DEFAULTS:
-        return parse_limit(limit.gate, CPU_DEFAULTS[limit.gate], origin=DEFAULT) or limit
-    return replace(limit, warns=True)
+    adapted = []
+    for limit in limits:
+        gate = GATES.get(limit.gate)
+        if device != "cpu" or limit.origin != DEFAULT or gate is None or not gate.is_timed:
+            adapted.append(limit)
+        elif limit.gate in CPU_DEFAULTS:
+            adapted.append(parse_limit(limit.gate, CPU_DEFAULTS[limit.gate], origin=DEFAULT) or limit)
+        else:
+            adapted.append(replace(limit, warns=True))
+    return tuple(adapted)
 
 
 def list_downgraded_gates(limits: Iterable[Limit], result: Check) -> tuple[str, ...]:

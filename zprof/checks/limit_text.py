@@ -191,27 +191,23 @@ def _make_limit(gate: Gate, found: LimitText, origin: str) -> Limit:
         )
     # Exactly one of value, change_ratio and change_points.
     amounts = {name: float(amount) for name, amount in _parse_amount(gate, found).items()}
-    return Limit(
-        gate=gate.name,
-        unit=gate.unit,
-        sense=found.side or gate.sense,
-        confidence=None if found.confidence is None else float(found.confidence),
-        warns=found.warns,
-        said=_format_limit(found, gate),
-        origin=origin,
-        **amounts,
-    )
-
-
-def _format_limit(found: LimitText, gate: Gate) -> str:
-    """Format the limit on one line, in a form that can be parsed again."""
     side = ""
     if found.side is Sense.AT_LEAST and not found.signed:
         side = ">="
     elif found.side not in (None, gate.sense):
         side = "<="
     confidence = "" if found.confidence is None else f" @{found.confidence:f}"
-    return f"{side}{found.text}{confidence}{' warn' if found.warns else ''}"
+    return Limit(
+        gate=gate.name,
+        unit=gate.unit,
+        sense=found.side or gate.sense,
+        confidence=None if found.confidence is None else float(found.confidence),
+        warns=found.warns,
+        # The limit on one line, in a form that can be parsed again.
+        said=f"{side}{found.text}{confidence}{' warn' if found.warns else ''}",
+        origin=origin,
+        **amounts,
+    )
 
 
 def _parse_amount(gate: Gate, found: LimitText) -> dict[str, Decimal]:

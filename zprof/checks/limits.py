@@ -282,18 +282,13 @@ def _read_untagged_ratio(given: LimitInput) -> LimitRow:
     )
 
 
-def _read_collective_bytes(given: LimitInput) -> LimitRow:
-    """Read the bytes of the full tensors of all collectives, per step and rank."""
-    return _read_collectives(given, "bytes", Unit.BYTES)
+def _read_collectives(given: LimitInput) -> LimitRow:
+    """Read a sum over collectives, per step and rank: their count, or the bytes of their full tensors.
 
-
-def _read_collective_count(given: LimitInput) -> LimitRow:
-    """Read the number of collectives that a rank takes part in, per step."""
-    return _read_collectives(given, "count", Unit.COUNT)
-
-
-def _read_collectives(given: LimitInput, field: str, unit: Unit) -> LimitRow:
-    """Read a sum over collectives; the kind, data type and group size that grew, is new or was removed."""
+    Its note names the kind, data type and group size that grew, is new or was removed.
+    """
+    field = given.limit.gate.removeprefix("collective_")
+    unit = GATES[given.limit.gate].unit
     base, current = given.baseline, given.current.collectives
     base_time, time = None if base is None else base.time, given.current.time
     before = None if base is None else base.collectives
@@ -578,8 +573,8 @@ GATES: Mapping[str, Gate] = {
         Gate(name="untagged_ratio", read=_read_untagged_ratio),
         Gate(name="exposed_ratio", read=_read_exposed_ratio, sampled=True, is_timed=True),
         Gate(name="overlap_ratio", read=_read_overlap_ratio, sampled=True, is_timed=True),
-        Gate(name="collective_bytes", read=_read_collective_bytes, exact=True),
-        Gate(name="collective_count", read=_read_collective_count, exact=True),
+        Gate(name="collective_bytes", read=_read_collectives, exact=True),
+        Gate(name="collective_count", read=_read_collectives, exact=True),
         Gate(name="collective_bytes_law", read=_read_bytes_against_formula, of_baseline=False),
         Gate(name="step_time", read=_read_step_time, sampled=True, is_timed=True),
         Gate(name="exposed_wait", read=_read_exposed_wait, is_timed=True),
