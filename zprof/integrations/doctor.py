@@ -109,15 +109,10 @@ def run_probe(code: str, seconds: float = _TIMEOUT_S) -> ProbeAnswer:
         return ProbeAnswer(value=None, failure=f"no result ({type(error).__name__})")
     lines = [line for line in completed.stdout.splitlines() if line.startswith(_ANSWER_MARK)]
     if completed.returncode or not lines:
-        return ProbeAnswer(
-            value=None, failure=_last_line(completed.stderr) or f"exit code {completed.returncode}"
-        )
+        errors = completed.stderr.strip().splitlines()
+        failure = errors[-1][:_MAX_FAILURE_LETTERS] if errors else f"exit code {completed.returncode}"
+        return ProbeAnswer(value=None, failure=failure)
     return ProbeAnswer(value=json.loads(lines[-1].removeprefix(_ANSWER_MARK)))
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1][:_MAX_FAILURE_LETTERS] if lines else ""
 
 
 Probe = Callable[[str], ProbeAnswer]
@@ -156,20 +151,15 @@ def _check_torch(answer: ProbeAnswer) -> Sequence[DoctorCheck]:
         return [_check_failed_extra("torch", Extra.RECORD, answer.failure, without)]
     torch = answer.value
     backends = ", ".join(torch["backends"]) or "no collective backend"
-    return [
-        DoctorCheck(name="torch", status=CheckStatus.OK, found=f"{torch['version']}, {backends}"),
-        _check_devices(torch),
-    ]
-
-
-def _check_devices(torch: Mapping[str, object]) -> DoctorCheck:
     devices = torch["devices"]
     if isinstance(devices, list) and devices:
-        return DoctorCheck(name="gpu", status=CheckStatus.OK, found=f"{len(devices)} x {devices[0]}")
-    built = torch["cuda"] or torch["hip"]
-    found = "torch finds no device" if built else "torch is a CPU-only build"
-    remedy = "check that nvidia-smi lists a device" if built else "install a CUDA build of torch"
-    return _absent_check("gpu", found, "GPU times and memory are not measured", remedy)
+        gpu = DoctorCheck(name="gpu", status=CheckStatus.OK, found=f"{len(devices)} x {devices[0]}")
+    else:
+        built = torch["cuda"] or torch["hip"]
+        found = "torch finds no device" if built else "torch is a CPU-only build"
+        remedy = "check that nvidia-smi lists a device" if built else "install a CUDA build of torch"
+        gpu = _absent_check("gpu", found, "GPU times and memory are not measured", remedy)
+    return [DoctorCheck(name="torch", status=CheckStatus.OK, found=f"{torch['version']}, {backends}"), gpu]
 
 
 def _check_nvml(answer: ProbeAnswer) -> DoctorCheck:

@@ -15,7 +15,8 @@ Docstrings are never printed and are ignored, as are fragments of words around a
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def read_own_words() -> OwnWords:
     lines: set[str] = set()
     words: set[str] = set()
     fields: set[str] = set()
-    for tree in filter(None, map(_parse_source, _source_files())):
+    for tree in _parse_sources():
         for text, is_complete in _find_texts(tree):
             if is_complete:
                 lines |= {line for line in text.splitlines() if " " in line.strip()}
@@ -143,7 +144,10 @@ def read_own_words() -> OwnWords:
         parts = [part for node in tree.body if isinstance(node, ast.ClassDef) for part in node.body]
         declared = [part.target for part in parts if isinstance(part, ast.AnnAssign)]
         fields |= {target.id for target in declared if isinstance(target, ast.Name)}
-        words |= _enum_values(tree)
+        # The string values of enums, of any length.
+        assigned = [part.value for part in parts if isinstance(part, ast.Assign)]
+        values = [value.value for value in assigned if isinstance(value, ast.Constant)]
+        words |= {value for value in values if isinstance(value, str)}
     return OwnWords(lines=frozenset(lines), words=frozenset(words), fields=frozenset(fields))
 
 
@@ -152,25 +156,12 @@ def strip_marks(chunk: str) -> str:
     return _EDGES.sub("", chunk)
 
 
-def _source_files() -> Iterator[Path]:
+def _parse_sources() -> Iterator[ast.Module]:
+    """Yield the syntax trees of the readable files."""
     for folder in _FOLDERS:
-        yield from sorted((_PACKAGE / folder).resolve().rglob("*.py"))
-
-
-def _parse_source(path: Path) -> ast.Module | None:
-    try:
-        return ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return None
-
-
-def _enum_values(tree: ast.Module) -> set[str]:
-    """Return the string values of enums, of any length."""
-    parts = [part for node in tree.body if isinstance(node, ast.ClassDef) for part in node.body]
-    values = [part.value for part in parts if isinstance(part, ast.Assign)]
-    return {
-        value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)
-    }
+        for path in sorted((_PACKAGE / folder).resolve().rglob("*.py")):
+            with suppress(OSError, SyntaxError, ValueError):
+                yield ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _find_texts(tree: ast.Module) -> Iterator[tuple[str, bool]]:
@@ -276,15 +267,13 @@ class AllowList:
 
     def filter_tree(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """Return the allowed part of an object."""
-        filtered = {
-            key: self._filter_value(key, entry) if self._is_known(key) else self._drop(key)
-            for key, entry in value.items()
-        }
+        filtered = {}
+        for key, entry in value.items():
+            # Keys are zprof's fields or ranks; other ones come from files.
+            is_rank = key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS
+            is_known = self._names.is_own(key) or is_rank
+            filtered[key] = self._filter_value(key, entry) if is_known else self._drop(key)
         return {key: entry for key, entry in filtered.items() if entry is not _DROPPED}
-
-    def _is_known(self, key: str) -> bool:
-        """Return True if the key is one of zprof's fields or a rank; other keys come from files."""
-        return self._names.is_own(key) or (key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS)
 
     def _filter_value(self, key: str, value: Any) -> Any:
         if value is None or isinstance(value, bool | int | float):
@@ -295,10 +284,7 @@ class AllowList:
             return self._filter_variables(value)
         if isinstance(value, Mapping):
             return self.filter_tree(value) if key in _OBJECT_KEYS else self._drop(key)
-        return self._filter_list(key, value)
-
-    def _filter_list(self, key: str, values: Sequence[Any]) -> Any:
-        filtered = [self._filter_value(key, entry) for entry in values]
+        filtered = [self._filter_value(key, entry) for entry in value]
         return [entry for entry in filtered if entry is not _DROPPED]
 
     def _filter_variables(self, environment: Mapping[str, Any]) -> dict[str, str]:

@@ -101,8 +101,13 @@ def train_reference(
     """
 
     def poll() -> None:
-        if job.run is not None:
-            on_step(_count_steps(job.run))
+        if job.run is None:
+            return
+        try:
+            steps = (rank_folder(job.run, 0) / STEPS_NAME).read_bytes().count(b"\n")
+        except OSError:
+            steps = 0
+        on_step(steps)
 
     remove_leftovers()
     with open_scratch_folder("outcome") as folder:
@@ -117,13 +122,6 @@ def train_reference(
             raise
         poll()
         return ReferenceJobResult.read(job.outcome).losses
-
-
-def _count_steps(run: Path) -> int:
-    try:
-        return (rank_folder(run, 0) / STEPS_NAME).read_bytes().count(b"\n")
-    except OSError:
-        return 0
 
 
 class RankFailed(ZprofError):
@@ -222,27 +220,23 @@ def _end_ranks(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _raise_failure(failed: Mapping[int, int], logs: Sequence[IO[bytes]]) -> NoReturn:
+    """Raise with the first line of the error after the rank's last traceback, else with its last line."""
     # A rank killed by a signal is the cause; the others fail because they lost it.
     rank = next((rank for rank, code in failed.items() if code < 0), min(failed))
     code = failed[rank]
     reason = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
-    raise RankFailed(
-        f"rank {rank} {reason}: {_find_error_line(logs[rank])}",
-        hint="the recordings of the other ranks are kept",
-        is_external=-code in _EXTERNAL_SIGNALS,
-    )
-
-
-def _find_error_line(log: IO[bytes]) -> str:
-    """Return the first line of the error after the last traceback, else the last line."""
-    log.seek(0)
-    lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+    logs[rank].seek(0)
+    lines = [line for line in logs[rank].read().decode(errors="replace").splitlines() if line.strip()]
     starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (")]
     error_lines = lines[starts[-1] + 1 :] if starts else []
     line = next(
         (line for line in error_lines if not line[0].isspace()), lines[-1] if lines else "it printed nothing"
     )
-    return line.strip()[:300]
+    raise RankFailed(
+        f"rank {rank} {reason}: {line.strip()[:300]}",
+        hint="the recordings of the other ranks are kept",
+        is_external=-code in _EXTERNAL_SIGNALS,
+    )
 
 
 def _find_free_port() -> int:

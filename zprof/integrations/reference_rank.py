@@ -7,7 +7,6 @@ recorder, as a user's training program would.
 import argparse
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 from zprof.collectors.recorder import Recorder, record
@@ -18,7 +17,6 @@ from zprof.model.memory_limit import find_exhausted_limit, is_memory_shortage
 from zprof.model.training import TrainingFacts
 from zprof.reference_engine.engine import ZeroModel
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
-from zprof.reference_engine.program.modelled_compute import ComputeModel
 from zprof.reference_engine.program.options import add_arguments, make_config
 from zprof.reference_engine.program.plants import find_plant
 from zprof.reference_engine.program.train_config import TrainConfig
@@ -92,18 +90,15 @@ def describe_modelled_parts(config: TrainConfig) -> tuple[str, ...]:
         factor = f", one rank {slowest:g} times slower" if slowest > 1 else ""
         descriptions.append(f"link of {format_rate(config.link.bandwidth_bytes_per_s)}{latency}{factor}")
     if config.compute is not None:
-        descriptions.extend(_describe_compute(config.compute))
+        compute = config.compute
+        forward, backward = (format_ns(s * 1e9) for s in (compute.forward_s, compute.backward_s))
+        descriptions.append(f"compute of {forward} forward and {backward} backward a block")
+        delay = format_ns(compute.straggler_s * 1e9)
+        if compute.straggler_rank is not None:
+            descriptions.append(f"straggler: rank {compute.straggler_rank} late by {delay} per step")
+        if compute.straggler_rotates:
+            descriptions.append(f"straggler: a different rank in each step, late by {delay}")
     return tuple(descriptions)
-
-
-def _describe_compute(compute: ComputeModel) -> Iterator[str]:
-    forward, backward = (format_ns(s * 1e9) for s in (compute.forward_s, compute.backward_s))
-    yield f"compute of {forward} forward and {backward} backward a block"
-    delay = format_ns(compute.straggler_s * 1e9)
-    if compute.straggler_rank is not None:
-        yield f"straggler: rank {compute.straggler_rank} late by {delay} per step"
-    if compute.straggler_rotates:
-        yield f"straggler: a different rank in each step, late by {delay}"
 
 
 def main() -> int:

@@ -66,7 +66,10 @@ def judge(run: AnalysedRun, limits: Sequence[Limit], file: Path, *, update: bool
     if update and baseline is not None and not failures:
         save_baseline(baseline, file)
         written = file
-    is_first_run = needs_baseline and baseline is None
+    first_run = ""
+    if needs_baseline and baseline is None:
+        gates = ", ".join(limit.gate for limit in limits if limit.is_relative)
+        first_run = f"{gates}: no baseline yet; pytest {UPDATE} writes {file.parent.name}/{file.name}"
     return LimitVerdict(
         failures=failures,
         warnings=tuple(
@@ -74,8 +77,8 @@ def judge(run: AnalysedRun, limits: Sequence[Limit], file: Path, *, update: bool
             for gate in result.results
             if gate.outcome in _WARNINGS or gate.noise is not None
         ),
-        notices=() if is_first_run else tuple(_iter_notices(result, baseline)),
-        first_run=_format_first_run(file, limits) if is_first_run else "",
+        notices=() if first_run else tuple(_iter_notices(result, baseline)),
+        first_run=printable(first_run),
         properties=tuple(_iter_properties(result)),
         written=written,
     )
@@ -87,11 +90,6 @@ def _check_run(run: AnalysedRun, limits: Sequence[Limit], baseline: Baseline | N
         return check(report, limits, baseline, environment=environment, baseline_file=file)
     except BadInput as error:
         raise BadInput(error.message, hint=f"pytest {UPDATE} makes this run its baseline") from None
-
-
-def _format_first_run(file: Path, limits: Sequence[Limit]) -> str:
-    gates = ", ".join(limit.gate for limit in limits if limit.is_relative)
-    return printable(f"{gates}: no baseline yet; pytest {UPDATE} writes {file.parent.name}/{file.name}")
 
 
 def _iter_failures(result: Check) -> Iterator[str]:

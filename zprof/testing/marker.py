@@ -71,19 +71,15 @@ def _parse_marker(marker: Marker) -> dict[str, Limit | None]:
 
 
 def _resolve_gate(key: str, value: object) -> str:
-    if key == _BYTES and _is_in_psi(value):
-        return "collective_bytes_law"
+    if key == _BYTES:
+        texts = value.values() if isinstance(value, Mapping) else (value,)
+        if any(isinstance(text, str) and ("ψ" in text.lower() or "psi" in text.lower()) for text in texts):
+            return "collective_bytes_law"  # a limit in units of Ψ (also ψ or psi)
     if key in KEYS:
         return KEYS[key]
     if key not in GATES:
         raise BadInput(f"{MARKER}: there is no limit {_format_key(key)}", hint=suggest_names(key, KEYS))
     return key
-
-
-def _is_in_psi(value: object) -> bool:
-    """Return True if a limit is in units of Ψ (also ψ or psi)."""
-    texts = value.values() if isinstance(value, Mapping) else (value,)
-    return any(isinstance(text, str) and ("ψ" in text.lower() or "psi" in text.lower()) for text in texts)
 
 
 def _format_key(key: str) -> str:

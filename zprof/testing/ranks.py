@@ -194,7 +194,9 @@ def describe_failure(codes: Mapping[int, int], count: int, folder: Path) -> str:
         if code and rank not in reporting_ranks and not (raised and code == _ABORT)
     ]
     if silent:
-        return f"rank {silent[0]} of {count} {_describe_exit(codes[silent[0]])}"
+        code = codes[silent[0]]
+        end = f"was killed by {name_signal(-code)}" if code < 0 else f"exited with code {code}"
+        return f"rank {silent[0]} of {count} {end}"
     _, rank, line = raised[0]
     return f"rank {rank} of {count}: {_clean(line)}"
 
@@ -206,10 +208,6 @@ def describe_timeout(running: Sequence[int], count: int, folder: Path, plan: Ran
     positions = [(rank, _read_position(stack_path(folder, rank), plan.file)) for rank in running]
     descriptions = [f"rank {rank} is at {_clean(position)}" for rank, position in positions if position]
     return "; ".join([line, *descriptions[:_MAX_POSITIONS]])
-
-
-def _describe_exit(code: int) -> str:
-    return f"was killed by {name_signal(-code)}" if code < 0 else f"exited with code {code}"
 
 
 def _read_failures(folder: Path, rank: int) -> list[tuple[int, int, str]]:

@@ -71,7 +71,7 @@ def record_here(train: Callable[..., object], request: RecordingRequest, **objec
     __tracebackhide__ = True  # show exceptions of the test's own code without zprof's frames
     is_entire_training = takes_record(train)
     if is_entire_training and objects:
-        raise BadInput(f"zprof_run: {_join_names(objects)} cannot be given with a function that takes record",
+        raise BadInput(f"zprof_run: {', '.join(objects)} cannot be given with a function that takes record",
                        hint=f"pass it to record: {_AS_FUNCTION}")  # fmt: skip
     record = make_recorder(request)
     if is_entire_training:
@@ -91,26 +91,17 @@ def takes_record(train: Callable[..., object]) -> bool:
     """
     if not callable(train):
         raise BadInput("zprof_run: the first argument is not a function", hint="zprof_run(step, model=model)")
-    required = _count_required_arguments(train)
+    try:
+        parameters = list(inspect.signature(train).parameters.values())
+    except (TypeError, ValueError):  # a built-in without a signature
+        parameters = []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = sum(
+        parameter.default is parameter.empty and parameter.kind in positional for parameter in parameters
+    )
     if required > 1:
         raise BadInput(
             f"zprof_run: the function has {required} required arguments; it can take only record",
             hint=f"bind the others with functools.partial: {_AS_FUNCTION}",
         )
     return required == 1
-
-
-def _count_required_arguments(train: Callable[..., object]) -> int:
-    """Count the required positional arguments."""
-    try:
-        parameters = inspect.signature(train).parameters.values()
-    except (TypeError, ValueError):  # a built-in without a signature
-        return 0
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(
-        parameter.default is parameter.empty and parameter.kind in positional for parameter in parameters
-    )
-
-
-def _join_names(objects: dict[str, Any]) -> str:
-    return ", ".join(objects)

@@ -65,7 +65,10 @@ def ask_all(
                 job = {"rank": rank, "questions": [*questions], "limits": to_builtins(limits)}
                 running[rank] = stack.enter_context(_start_child(source, job, limits, program))
             for rank in [rank for rank, (child, _) in running.items() if child.is_finished()]:
-                answers[rank] = _collect_answers(*running.pop(rank))
+                child, folder = running.pop(rank)
+                failure = child.end()  # its answers so far count
+                lines = read_lines(folder / ANSWERS, _MAX_ANSWER_BYTES)
+                answers[rank] = read_answers(lines, failure.message if failure else "")
             time.sleep(_POLL_S)
     return answers
 
@@ -80,22 +83,11 @@ def _start_child(
         link = folder / f"trace{source.suffix}"
         link.symlink_to(source.path.absolute())
         arguments = [json.dumps({**job, "path": str(link)})]
-        with Sandbox(
-            program, arguments, limits, folder=folder, environment=_make_environment(folder)
-        ) as child:
+        # Without HTA's rounding, threads and plots, and without the user's home folder.
+        home = {"HOME": str(folder), "MPLCONFIGDIR": str(folder), "MPLBACKEND": "Agg"}
+        environment = {"HTA_DISABLE_NS_ROUNDING": "1", "NUMEXPR_NUM_THREADS": "1", **home}
+        with Sandbox(program, arguments, limits, folder=folder, environment=environment) as child:
             yield child, folder
-
-
-def _collect_answers(child: Sandbox, folder: Path) -> HtaAnswers:
-    """End the child and return its answers so far."""
-    failure = child.end()
-    return read_answers(read_lines(folder / ANSWERS, _MAX_ANSWER_BYTES), failure.message if failure else "")
-
-
-def _make_environment(folder: Path) -> dict[str, str]:
-    """Return variables that disable HTA's rounding, threads and plots, and hide the user's home folder."""
-    home = {"HOME": str(folder), "MPLCONFIGDIR": str(folder), "MPLBACKEND": "Agg"}
-    return {"HTA_DISABLE_NS_ROUNDING": "1", "NUMEXPR_NUM_THREADS": "1", **home}
 
 
 def choose_limits(file_bytes: int, wall_s: float | None = None, children: int = 1) -> Limits:

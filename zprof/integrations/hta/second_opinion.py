@@ -60,9 +60,13 @@ def _make_rank_opinion(rank: int, answers: HtaAnswers) -> tuple[RankOpinion | No
     gaps = find_unanswered(rank, answers, ("idle", "critical"))
     if idle is None and critical is None:
         return None, gaps
+    path = None
+    if critical is not None:
+        window = f"{critical.steps} of {critical.steps_seen} steps" if critical.steps_seen else "entire trace"
+        path = HtaCriticalPath(window=window, length_ns=critical.length_ns, shares=critical.shares)
     opinion = RankOpinion(
         rank=rank,
-        critical_path=_make_critical_path(critical) if critical else None,
+        critical_path=path,
         idle=None
         if idle is None
         else tuple(
@@ -76,8 +80,3 @@ def _make_rank_opinion(rank: int, answers: HtaAnswers) -> tuple[RankOpinion | No
         ),
     )
     return opinion, gaps
-
-
-def _make_critical_path(answer: Critical) -> HtaCriticalPath:
-    window = f"{answer.steps} of {answer.steps_seen} steps" if answer.steps_seen else "entire trace"
-    return HtaCriticalPath(window=window, length_ns=answer.length_ns, shares=answer.shares)

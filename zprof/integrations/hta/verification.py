@@ -12,8 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
-
 from zprof.analysis.time.device_totals import DeviceTotals, measure_device_totals
 from zprof.integrations.hta.answers import (
     COPIES,
@@ -111,12 +109,8 @@ def _choose_ranks(files: Mapping[int, Path], ranks: frozenset[int] | None) -> di
     return {rank: path for rank, path in files.items() if ranks is None or rank in ranks}
 
 
-class _HtaFigures(Struct, frozen=True, kw_only=True):
-    """HTA's figures, None if unavailable."""
-
-    overlap: HtaOverlap | None
-    temporal: Temporal | None
-    kinds: Kinds | None
+#: HTA's figures, None if unavailable.
+_HtaFigures = tuple[HtaOverlap | None, Temporal | None, Kinds | None]
 
 
 def compare_rank(totals: DeviceTotals, answers: HtaAnswers) -> tuple[RankVerification, list[Gap]]:
@@ -129,20 +123,16 @@ def compare_rank(totals: DeviceTotals, answers: HtaAnswers) -> tuple[RankVerific
             2.0 * rows.resolution_ns * math.sqrt(rows.device) if rows.resolution_ns > _NS_PER_ROW else 0.0
         )
         tolerance = max(_MIN_TOLERANCE_NS, rows.device * _NS_PER_ROW) + rounding
-    hta_figures = _HtaFigures(
-        overlap=answers.get("overlap", HtaOverlap),
-        temporal=answers.get("temporal", Temporal),
-        kinds=answers.get("kinds", Kinds),
+    hta_figures: _HtaFigures = (
+        answers.get("overlap", HtaOverlap),
+        answers.get("temporal", Temporal),
+        answers.get("kinds", Kinds),
     )
     figures = _compare_figures(totals, hta_figures, tolerance)
     reasons: tuple[str, ...] = ()
     if rows is not None and _has_differences(figures):
         work = answers.get("work", HtaWork)
-        work_figures = (
-            _HtaFigures(overlap=work.overlap, temporal=work.temporal, kinds=work.kinds)
-            if work
-            else hta_figures
-        )
+        work_figures = (work.overlap, work.temporal, work.kinds) if work else hta_figures
         reasons = tuple(
             explain_differences(
                 rows,
@@ -159,7 +149,7 @@ def _compare_figures(
     totals: DeviceTotals, hta_figures: _HtaFigures, tolerance: float
 ) -> tuple[VerifiedFigure, ...]:
     non_compute = totals.span_ns - totals.compute_ns - totals.idle_ns
-    temporal, kinds = hta_figures.temporal, hta_figures.kinds
+    overlap, temporal, kinds = hta_figures
     pairs: list[tuple[str, int, int | None]] = [
         ("kernel span", totals.span_ns, temporal.span_ns if temporal else None),
         ("compute", totals.compute_ns, temporal.compute_ns if temporal else None),
@@ -168,8 +158,23 @@ def _compare_figures(
         ("memory", totals.memory_ns, kinds.memory_ns if kinds else None),
         ("idle", totals.idle_ns, temporal.idle_ns if temporal else None),
     ]
-    times = [_compare_time(name, own, other, tolerance) for name, own, other in pairs]
-    return (_compare_overlap(totals, hta_figures.overlap), *times)
+    times = []
+    for name, own, other in pairs:
+        difference = None if other is None else own - other
+        times.append(
+            VerifiedFigure(
+                name=name,
+                unit="ns",
+                zprof=own,
+                other=other,
+                difference=difference,
+                tolerance=tolerance,
+                status=FigureStatus.UNKNOWN
+                if difference is None
+                else _choose_status(abs(difference) <= tolerance),
+            )
+        )
+    return (_compare_overlap(totals, overlap), *times)
 
 
 def _has_differences(figures: Sequence[VerifiedFigure]) -> bool:
@@ -197,19 +202,6 @@ def _compare_overlap(totals: DeviceTotals, answer: HtaOverlap | None) -> Verifie
     )
 
 
-def _compare_time(name: str, own: int, other: int | None, tolerance: float) -> VerifiedFigure:
-    difference = None if other is None else own - other
-    return VerifiedFigure(
-        name=name,
-        unit="ns",
-        zprof=own,
-        other=other,
-        difference=difference,
-        tolerance=tolerance,
-        status=FigureStatus.UNKNOWN if difference is None else _choose_status(abs(difference) <= tolerance),
-    )
-
-
 def _choose_status(equal: bool) -> FigureStatus:
     return FigureStatus.EQUAL if equal else FigureStatus.DIFFERS
 
@@ -233,7 +225,11 @@ def explain_differences(rows: Rows, *, equal_without_other: bool) -> Iterator[st
         ) + ("; without them HTA agrees" if equal_without_other else "")
     misclassified = [row for row in rows.names if row not in other and row.kind != _classify(row)]
     for row in sorted(misclassified, key=lambda row: -row.total_ns)[:_MAX_LISTED]:
-        yield f"HTA classifies {_describe_name(row)} as {row.kind.lower()}; it is {_classify(row).lower()}"
+        name = row.name if len(row.name) <= _MAX_NAME_LENGTH else row.name[: _MAX_NAME_LENGTH - 1] + "…"
+        yield (
+            f"HTA classifies {name} ({row.count}, {format_ns(row.total_ns)}) as {row.kind.lower()}; "
+            f"it is {_classify(row).lower()}"
+        )
     if len(misclassified) > _MAX_LISTED:
         yield f"and {len(misclassified) - _MAX_LISTED} more names that HTA classifies differently"
 
@@ -247,8 +243,3 @@ def _classify(row: NameRow) -> str:
 
 def _count_rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"
-
-
-def _describe_name(row: NameRow) -> str:
-    name = row.name if len(row.name) <= _MAX_NAME_LENGTH else row.name[: _MAX_NAME_LENGTH - 1] + "…"
-    return f"{name} ({row.count}, {format_ns(row.total_ns)})"

@@ -146,7 +146,12 @@ def _rank_dumps(paths: Sequence[Path], answers: Mapping[Path, DumpAnswer]) -> Ra
     Raises:
         BadInput: two files are from the same rank.
     """
-    ranks = [_choose_rank(path, answers[path]) for path in paths]
+    ranks = []
+    for path in paths:
+        rank, answer = read_dump_rank(path.name), answers[path]
+        if rank is None or (not answer.fits_name and answer.only_rank is not None):
+            rank = answer.only_rank
+        ranks.append(rank)
     if all(is_rank(rank) for rank in ranks):
         files = [RankedFile(rank=rank or 0, path=path) for rank, path in zip(ranks, paths, strict=True)]
         ranking = Ranking(files=tuple(sorted(files, key=lambda file: file.rank)))
@@ -154,13 +159,6 @@ def _rank_dumps(paths: Sequence[Path], answers: Mapping[Path, DumpAnswer]) -> Ra
         ranking = rank_files(paths, ranks)
     refuse_duplicate_ranks(ranking.files)
     return ranking
-
-
-def _choose_rank(path: Path, answer: DumpAnswer) -> int | None:
-    named_rank = read_dump_rank(path.name)
-    if named_rank is None or (not answer.fits_name and answer.only_rank is not None):
-        return answer.only_rank
-    return named_rank
 
 
 def _make_manifest(

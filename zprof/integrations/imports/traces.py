@@ -192,7 +192,9 @@ def write_traces(
     run.mkdir()
     jobs = [_make_job(position, path, run) for position, path in enumerate(paths)]
     reads, refused = ReadFiles(), dict[Path, Refusal]()
-    for job, outcome in _convert_all(jobs, options, _Reporter(jobs, options, progress)):
+    reporter = _Reporter(jobs, options, progress)
+    for job, outcome in _convert_all(jobs, options, reporter):
+        reporter.finish(job)
         path, folder = paths[job.position], Path(job.folder)
         facts = _check_outcome(path, outcome, options)
         if isinstance(facts, Refusal):
@@ -257,15 +259,10 @@ class _Reporter:
 def _convert_all(
     jobs: Sequence[TraceJob], options: ImportOptions, reporter: _Reporter
 ) -> Iterator[tuple[TraceJob, _Outcome]]:
-    """Convert all files, the largest first, so that no large file is left for the end."""
-    for job, outcome in _start_conversion(jobs, options, reporter):
-        reporter.finish(job)
-        yield job, outcome
+    """Convert all files, the largest first, so that no large file is left for the end.
 
-
-def _start_conversion(
-    jobs: Sequence[TraceJob], options: ImportOptions, reporter: _Reporter
-) -> Iterator[tuple[TraceJob, _Outcome]]:
+    An error in one of several files is its outcome, so that the others can still be used.
+    """
     largest_first = sorted(jobs, key=lambda job: -job.bytes)
     workers = options.workers or count_usable_processors()
     is_small = not options.workers and sum(job.bytes for job in jobs) <= _SMALL_BYTES
@@ -276,7 +273,13 @@ def _start_conversion(
         is_beside = not is_small and workers > 1 and options.while_reading is not None
         yield jobs[0], _import_one(jobs[0], reporter, is_beside=is_beside)
     elif is_small:
-        yield from ((job, _try_import(job, reporter)) for job in jobs)
+        for job in jobs:
+            outcome: _Outcome
+            try:
+                outcome = import_trace(job, reporter.on_bytes)
+            except Exception as error:
+                outcome = error
+            yield job, outcome
     else:
         yield from map_in_processes(import_trace, largest_first, workers, reporter.on_running)
 
@@ -292,14 +295,6 @@ def _import_one(job: TraceJob, reporter: _Reporter, *, is_beside: bool) -> RankF
             if not isinstance(outcome, BaseException):
                 return outcome
     return import_trace(job, reporter.on_bytes)
-
-
-def _try_import(job: TraceJob, reporter: _Reporter) -> _Outcome:
-    """Convert one of several files; return errors, so that the other files can still be used."""
-    try:
-        return import_trace(job, reporter.on_bytes)
-    except Exception as error:
-        return error
 
 
 def _check_outcome(path: Path, outcome: _Outcome, options: ImportOptions) -> RankFacts | Refusal:

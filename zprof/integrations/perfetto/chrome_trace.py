@@ -130,7 +130,10 @@ def format_us(time_ns: int) -> str:
 
 def encode_arguments(values: Args) -> str:
     """Encode the arguments of a slice as JSON."""
-    parts = (f"{encode_text(key)}:{_encode_value(value)}" for key, value in values.items())
+    parts = []
+    for key, value in values.items():
+        encoded = encode_text(value) if isinstance(value, str) else json.dumps(value, allow_nan=False)
+        parts.append(f"{encode_text(key)}:{encoded}")
     return "{" + ",".join(parts) + "}"
 
 
@@ -175,7 +178,3 @@ def _format_metadata(kind: str, pid: int, tid: int, args: str) -> str:
 
 def _encode_endpoint(pid: int, tid: int, time_ns: int) -> str:
     return f'"pid":{pid},"tid":{tid},"ts":{format_us(time_ns)}'
-
-
-def _encode_value(value: str | int | float) -> str:
-    return encode_text(value) if isinstance(value, str) else json.dumps(value, allow_nan=False)

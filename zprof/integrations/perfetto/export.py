@@ -117,19 +117,15 @@ class _Writer:
         yield from self._arrows.format_lines()
 
     def _list_notes(self) -> Iterator[str]:
-        unaligned = sorted(window.tracks.rank for window in self._windows if not self._is_aligned(window))
-        if unaligned:
+        alignment = self._analysis.time.alignment
+        aligned = alignment.offsets_ns if alignment else {}
+        unaligned = sorted({window.tracks.rank for window in self._windows} - set(aligned))
+        if unaligned and len(self._windows) > 1:
             yield f"ranks {unaligned} are on their own clocks, not aligned with the others"
         if self._omitted_slices:
             yield f"{self._omitted_slices} slices omitted: too many overlap on one row"
         if self._arrows.omitted:
             yield f"{self._arrows.omitted} arrows between ranks omitted"
-
-    def _is_aligned(self, window: RankWindow) -> bool:
-        alignment = self._analysis.time.alignment
-        return len(self._windows) == 1 or (
-            alignment is not None and window.tracks.rank in alignment.offsets_ns
-        )
 
 
 #: Process and thread of a collective's slice, by the number of its row in the table.

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -25,7 +25,12 @@ def start(arguments: list[str]) -> None:
     folder = Path(arguments[0])
     task = msgspec.json.decode((folder / TASK).read_bytes())
     with (folder / ANSWERS).open("wb") as out:
-        _run_task(task, _make_answer_writer(out))
+
+        def write_answer(answer: Mapping[str, Any]) -> None:
+            out.write(msgspec.json.encode(answer) + b"\n")
+            out.flush()
+
+        _run_task(task, write_answer)
     sys.stderr.flush()
     os._exit(0)
 
@@ -49,11 +54,3 @@ def _run_task(task: dict[str, Any], write_answer: WriteAnswer) -> None:
     except ZprofError as error:
         refused, hint = escape_surrogates(error.message), escape_surrogates(error.hint)
         write_answer({"refused": refused, "hint": hint})
-
-
-def _make_answer_writer(out: BinaryIO) -> WriteAnswer:
-    def write_answer(answer: Mapping[str, Any]) -> None:
-        out.write(msgspec.json.encode(answer) + b"\n")
-        out.flush()
-
-    return write_answer

@@ -36,7 +36,7 @@ from zprof.integrations.planning.user_model import find_builder, find_differenti
 from zprof.model.errors import BadInput
 from zprof.model.job import Job, ModelUnit
 from zprof.model.tenants import Tenant
-from zprof.reference_engine.unit_split import ROOT, UnitSpec, split_into_units
+from zprof.reference_engine.unit_split import ROOT, split_into_units
 
 _HALF = {2: torch.bfloat16}
 
@@ -69,23 +69,23 @@ def _split_model(spec: str, model: nn.Module) -> tuple[ModelUnit, ...]:
                 f"--model {spec}: parameter {name} has no shape yet",
                 hint="set the sizes of lazy modules, or run them once before returning the model",
             )
-    specs = [unit for unit in split_into_units(model) if unit.parameters or unit.module is model]
-    units = tuple(_make_unit(unit) for unit in specs)
+    units = []
+    for unit in split_into_units(model):
+        if unit.parameters or unit.module is model:
+            trained = [parameter.numel() for _, parameter in unit.parameters if parameter.requires_grad]
+            elements = sum(parameter.numel() for _, parameter in unit.parameters)
+            units.append(
+                ModelUnit(
+                    name=unit.name,
+                    elements=elements,
+                    frozen_elements=elements - sum(trained),
+                    encloses=unit.name == ROOT,
+                    largest_gradient_elements=max(trained, default=0),
+                )
+            )
     if not sum(unit.elements for unit in units):
         raise BadInput(f"--model {spec}: the model has no parameters", hint="there is nothing to plan")
-    return units
-
-
-def _make_unit(spec: UnitSpec) -> ModelUnit:
-    trained = [parameter.numel() for _, parameter in spec.parameters if parameter.requires_grad]
-    elements = sum(parameter.numel() for _, parameter in spec.parameters)
-    return ModelUnit(
-        name=spec.name,
-        elements=elements,
-        frozen_elements=elements - sum(trained),
-        encloses=spec.name == ROOT,
-        largest_gradient_elements=max(trained, default=0),
-    )
+    return tuple(units)
 
 
 def _measure_units(
@@ -156,10 +156,18 @@ def measure_model(
             tracker.end_forward()
             loss.backward()  # type: ignore[no-untyped-call]
             tracker.end_backward()
-    return {
-        name: _make_unit_sizes(record, tracker.records[ROOT], ledger)
-        for name, record in tracker.records.items()
-    }
+    sizes = {}
+    for name, record in tracker.records.items():
+        saved_bytes = sum(life.bytes for life in record.saved)
+        sizes[name] = {
+            "saved_bytes": saved_bytes,
+            "checkpoint_bytes": saved_bytes if name == ROOT else record.checkpoint_bytes,
+            "forward_work_bytes": ledger.measure_tenant_peak(Tenant.TEMPORARY_BUFFERS, record.forward),
+            "backward_work_bytes": ledger.measure_tenant_peak(Tenant.TEMPORARY_BUFFERS, record.backward),
+            "forward_flop": float(record.forward_flop) if record.forward_flop else None,
+            "early_gradient_elements": record.early_gradient_elements,
+        }
+    return sizes
 
 
 def _claim_parameters(model: nn.Module, ledger: StorageLedger, on_gradient: Callable[[int], None]) -> None:
@@ -209,12 +217,16 @@ class _UnitCounter:
                 handle.remove()
 
     def end_forward(self) -> None:
-        """End the forward; the root's backward is next."""
-        self._close_forward()
+        """End the forward of the running unit."""
+        record, flop = self.records[self._running[-1]], self._flops.get_total_flops()
+        record.forward.append((self._start_time, self._ledger.time))
+        record.forward_flop += flop - self._start_flop
+        self._start_time, self._start_flop = self._ledger.time, flop
 
     def end_backward(self) -> None:
-        """End the backward."""
-        self._close_backward()
+        """End the backward of the running unit."""
+        self.records[self._running[-1]].backward.append((self._start_time, self._ledger.time))
+        self._start_time = self._ledger.time
 
     def count_early_gradient(self, elements: int) -> None:
         """Count a gradient of the root if no other unit's backward has started."""
@@ -228,7 +240,7 @@ class _UnitCounter:
     def _enter(self, name: str, module: nn.Module, arguments: Any, kwargs: Any) -> None:
         if current_graph_task_id() != -1:
             return  # a recomputation
-        self._close_forward()
+        self.end_forward()
         self._running.append(name)
         inputs = {self._ledger.record_tensor(tensor) for tensor in find_tensors((arguments, kwargs))}
         self.records[name].checkpoint_bytes += sum(life.bytes for life in inputs)
@@ -236,35 +248,13 @@ class _UnitCounter:
     def _leave(self, name: str, module: nn.Module, arguments: Any, output: Any) -> None:
         if current_graph_task_id() != -1:
             return
-        self._close_forward()
+        self.end_forward()
         self._running.pop()
         for tensor in find_tensors(output):
             if tensor.grad_fn is not None:
                 tensor.grad_fn.register_prehook(partial(self._enter_backward, name))
 
     def _enter_backward(self, name: str, gradients: object) -> None:
-        self._close_backward()
+        self.end_backward()
         self._inner_started = True
         self._running = [name]
-
-    def _close_forward(self) -> None:
-        record, flop = self.records[self._running[-1]], self._flops.get_total_flops()
-        record.forward.append((self._start_time, self._ledger.time))
-        record.forward_flop += flop - self._start_flop
-        self._start_time, self._start_flop = self._ledger.time, flop
-
-    def _close_backward(self) -> None:
-        self.records[self._running[-1]].backward.append((self._start_time, self._ledger.time))
-        self._start_time = self._ledger.time
-
-
-def _make_unit_sizes(record: _UnitRecord, root: _UnitRecord, ledger: StorageLedger) -> Mapping[str, Any]:
-    saved_bytes = sum(life.bytes for life in record.saved)
-    return {
-        "saved_bytes": saved_bytes,
-        "checkpoint_bytes": saved_bytes if record is root else record.checkpoint_bytes,
-        "forward_work_bytes": ledger.measure_tenant_peak(Tenant.TEMPORARY_BUFFERS, record.forward),
-        "backward_work_bytes": ledger.measure_tenant_peak(Tenant.TEMPORARY_BUFFERS, record.backward),
-        "forward_flop": float(record.forward_flop) if record.forward_flop else None,
-        "early_gradient_elements": record.early_gradient_elements,
-    }

@@ -246,21 +246,17 @@ def _make_pack_hook(ledger: StorageLedger) -> Callable[[torch.Tensor], torch.Ten
 
 def _make_push_hook(ledger: StorageLedger, push: Callable[..., None]) -> Callable[..., None]:
     def push_wrapped(pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
-        push(_wrap_pack_hook(ledger, pack), unpack)
+        def pack_and_claim(tensor: Any) -> Any:
+            packed = pack(tensor)
+            # A recomputation's saved tensors are freed as soon as they are used.
+            if current_graph_task_id() == -1:
+                for saved in _find_saved_tensors(packed, _MAX_DEPTH):
+                    ledger.claim(saved, Tenant.ACTIVATIONS)
+            return packed
+
+        push(pack_and_claim, unpack)
 
     return push_wrapped
-
-
-def _wrap_pack_hook(ledger: StorageLedger, pack: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def pack_and_claim(tensor: Any) -> Any:
-        packed = pack(tensor)
-        # A recomputation's saved tensors are freed as soon as they are used.
-        if current_graph_task_id() == -1:
-            for saved in _find_saved_tensors(packed, _MAX_DEPTH):
-                ledger.claim(saved, Tenant.ACTIVATIONS)
-        return packed
-
-    return pack_and_claim
 
 
 def _find_saved_tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:

@@ -377,8 +377,9 @@ def use_fake_tensors(element_bytes: ElementBytes) -> Iterator[None]:
     with ExitStack() as stack:
         if element_bytes.parameter < _FP32_BYTES and not element_bytes.gradient_copy:
             stack.enter_context(mock.patch.object(engine, "choose_update", return_value=_InPlaceUpdate()))
-        stack.enter_context(mock.patch.object(engine, "check_model", _skip_check))
-        stack.enter_context(mock.patch.object(FlatUnit, "_mark_ungathered", _skip_guard))
+        # There is no memory to check, and there are no values to guard.
+        stack.enter_context(mock.patch.object(engine, "check_model", _do_nothing))
+        stack.enter_context(mock.patch.object(FlatUnit, "_mark_ungathered", _do_nothing))
         stack.enter_context(mock.patch.object(FakeTensor, "data_ptr", _make_address, create=True))
         stack.enter_context(FakeTensorMode())
         yield
@@ -407,12 +408,8 @@ def _make_rank(model: nn.Module, settings: Settings, mesh: RankMesh) -> FakeRank
     return FakeRank(model=zero_model, optimizer=optimizer, units=units)
 
 
-def _skip_check(*_: object) -> None:
-    """Skip the engine's memory check, because there is no memory to check."""
-
-
-def _skip_guard(unit: FlatUnit) -> None:
-    """Skip the engine's guard, because there are no values to guard."""
+def _do_nothing(*_: object) -> None:
+    """Do nothing, in place of a part of the engine."""
 
 
 def _make_address(tensor: torch.Tensor) -> int:

@@ -83,15 +83,10 @@ def _hide_own_frames(error: BaseException) -> None:
         kind: type[BaseException], value: BaseException, trace: TracebackType | None
     ) -> None:
         if value is error:
-            trace = _skip_to_main(trace)
+            main = sys.modules["__main__"].__dict__
+            while trace is not None and trace.tb_frame.f_globals is not main:
+                trace = trace.tb_next
             value = value.with_traceback(trace)
         original_hook(kind, value, trace)
 
     sys.excepthook = show_without_own_frames
-
-
-def _skip_to_main(trace: TracebackType | None) -> TracebackType | None:
-    main = sys.modules["__main__"].__dict__
-    while trace is not None and trace.tb_frame.f_globals is not main:
-        trace = trace.tb_next
-    return trace

@@ -14,7 +14,6 @@ import stat
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -81,7 +80,7 @@ class LastWords:
             if os.environ.get("RANK", "").isdecimal():
                 self._enable_faulthandler()
             self._previous_hook, sys.excepthook = sys.excepthook, self._on_error
-            atexit.register(self._on_exit)
+            atexit.register(self.note_end, None)
             self._add_finalizer()
             # multiprocessing forgets the finalizers in a fork.
             multiprocessing.util.register_after_fork(self, LastWords._add_finalizer)
@@ -149,9 +148,6 @@ class LastWords:
         multiprocessing.util.Finalize(
             None, lambda: self.note_end(sys.exc_info()[1]), exitpriority=_EXIT_PRIORITY
         )
-
-    def _on_exit(self) -> None:
-        self.note_end(None)
 
     def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:
@@ -223,19 +219,14 @@ def _find_stderr_file() -> tuple[str, tuple[int, int], int]:
     return "", (0, 0), 0
 
 
-def _find_full_path(error: BaseException) -> str | None:
+def _find_full_path(error: BaseException | None) -> str | None:
     """Return the path that an error could not write because the disk is full, empty if it does not name it;
     None for any other error.
     """
-    for each in _list_chain(error):
-        if isinstance(each, OSError) and each.errno in _DISK_FULL_ERRORS:
-            return os.fsdecode(each.filename) if isinstance(each.filename, str | bytes) else ""
-    return None
-
-
-def _list_chain(error: BaseException | None) -> Iterator[BaseException]:
     for _ in range(_MAX_CHAIN):
+        if isinstance(error, OSError) and error.errno in _DISK_FULL_ERRORS:
+            return os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
         if error is None:
-            return
-        yield error
+            break
         error = error.__cause__ or error.__context__
+    return None

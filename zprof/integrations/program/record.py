@@ -135,7 +135,10 @@ def record_here(
         check_output_path(Path(settings.run), force=force, since_ns=get_launcher_start_ns())
 
     # Here zprof still reports errors; later, Python prints what the program raises.
-    lock = _lock_for_job(Path(settings.run)) if enabled else ExitStack()
+    lock = ExitStack()
+    if enabled and os.environ.get("RANK", "0") == "0":
+        # The ranks of this job write the run together; their first rank holds the lock.
+        lock.enter_context(lock_output(Path(settings.run)))
     remove_leftovers()
     folder = make_scratch_folder("record") if enabled else None
 
@@ -148,14 +151,6 @@ def record_here(
         return 0
 
     return run_program
-
-
-def _lock_for_job(run: Path) -> ExitStack:
-    """Lock the run for the ranks of this job, which write it together; their first rank holds the lock."""
-    stack = ExitStack()
-    if os.environ.get("RANK", "0") == "0":
-        stack.enter_context(lock_output(run))
-    return stack
 
 
 def _record_here(
@@ -268,7 +263,10 @@ class WritingObserver:
         self._seen = writing
         if slow and not self._has_noted:
             self._has_noted = True
-            self._print_note(f"writing the recording of {_format_ranks(slow)}; training waits for it")
+            listed = ", ".join(map(str, slow[:_MAX_LISTED]))
+            more = f" and {len(slow) - _MAX_LISTED} more" if len(slow) > _MAX_LISTED else ""
+            ranks = f"rank{'s' if len(slow) > 1 else ''} {listed}{more}"
+            self._print_note(f"writing the recording of {ranks}; training waits for it")
 
     def handle_signal(self, number: int) -> None:
         """Do nothing: the command handles its signals."""
@@ -278,12 +276,6 @@ class WritingObserver:
 
     def close(self) -> None:
         """Do nothing: no terminal is held."""
-
-
-def _format_ranks(ranks: list[int]) -> str:
-    listed = ", ".join(map(str, ranks[:_MAX_LISTED]))
-    more = f" and {len(ranks) - _MAX_LISTED} more" if len(ranks) > _MAX_LISTED else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {listed}{more}"
 
 
 def format_stall(run: Path, seconds: float) -> str:

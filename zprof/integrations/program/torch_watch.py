@@ -47,14 +47,11 @@ class TorchWatch(importlib.abc.MetaPathFinder):
             original(module)
             if module.__name__ == _WATCHED:
                 loader.__dict__.pop("exec_module", None)  # the wrapper is for this one import
-                self._finish()
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    self._on_import()
 
         loader.exec_module = exec_module
-
-    def _finish(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-            self._on_import()
 
 
 def call_after_import(on_import: Callable[[], None]) -> None:
