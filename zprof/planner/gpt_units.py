@@ -47,7 +47,7 @@ Token ids cover this rank's entire batch of the step, with one extra id per samp
 Models of Llama blocks have no positions (``8 s`` is their cache index), and their RMS norm saves 4 T.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -96,19 +96,13 @@ def with_units(job: Job) -> Job:
 
 def moments_by_unit(job: Job) -> Callable[[ModelUnit], UnitMoments | None]:
     """Return a function that maps a unit to its moments, or to None if it does not match the shape."""
-    known = _known_moments(job)
+    known: dict[ModelUnit, UnitMoments] = {}
+    if job.shape is not None and job.batch.tokens is not None:
+        root, inner = _root_and_block(job, job.shape)
+        sizes = compute_model_sizes(job, job.shape)
+        known[replace(root, name="")] = compute_root_moments(sizes)
+        known[replace(inner, name="")] = _block_moments(sizes)
     return lambda unit: known.get(replace(unit, name="", frozen_elements=0))
-
-
-def _known_moments(job: Job) -> Mapping[ModelUnit, UnitMoments]:
-    if job.shape is None or job.batch.tokens is None:
-        return {}
-    root, inner = _root_and_block(job, job.shape)
-    sizes = compute_model_sizes(job, job.shape)
-    return {
-        replace(root, name=""): compute_root_moments(sizes),
-        replace(inner, name=""): _block_moments(sizes),
-    }
 
 
 def _root_and_block(job: Job, shape: Shape) -> tuple[ModelUnit, ModelUnit]:

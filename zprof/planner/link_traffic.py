@@ -68,7 +68,12 @@ def plan_traffic(job: Job, scheme: Scheme) -> tuple[LinkTraffic, ...]:
 def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[LinkTraffic]:
     if job.degrees.dp == 1:
         return
-    stack, stage, sizes = _device_units(job), get_zero_stage(scheme), job.element_bytes
+    stage, sizes, stack = get_zero_stage(scheme), job.element_bytes, stack_units(job)
+    if stack is not None:
+        stack = select_device_stack(job, stack)
+    else:  # the units are unknown: the device's part of the parameters is one unit
+        per_device = ceil_div(job.parameters, job.degrees.mp * job.degrees.pp)
+        stack = UnitStack(runs=(EqualUnits(count=1, elements=per_device, flop_per_token=0.0),))
     gathers, reductions = count_collectives(scheme, job.batch.micro_batches)
     kept = job.batch.micro_batches if scheme is Scheme.ZERO_3 and job.overlap.keep_last else 0
     # The elements of the device's units, or of the stated parameters if only the shape is assumed.
@@ -94,15 +99,6 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
         - kept * last,
         assumption="traffic.pipedream_data" if scheme is Scheme.PIPEDREAM else _DATA_ASSUMPTIONS[stage],
     )
-
-
-def _device_units(job: Job) -> UnitStack:
-    """Return the device's units; if they are unknown, its part of the parameters as one unit."""
-    stack = stack_units(job)
-    if stack is not None:
-        return select_device_stack(job, stack)
-    elements = ceil_div(job.parameters, job.degrees.mp * job.degrees.pp)
-    return UnitStack(runs=(EqualUnits(count=1, elements=elements, flop_per_token=0.0),))
 
 
 def _model_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:

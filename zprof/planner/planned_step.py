@@ -19,9 +19,7 @@ from zprof.planner.parallelism import (
 )
 from zprof.planner.unit_times import UnitStack, compute_device_times, stack_units
 from zprof.step.from_plan import (
-    MicroBatchPhases,
     StackTimes,
-    StepPhase,
     build_plain_passes,
     build_reduced_passes,
     build_sharded_passes,
@@ -185,7 +183,13 @@ def plan_stack_step(job: Job, scheme: Scheme, stack: UnitStack) -> PlannedStep |
     flow = _pipeline_flow(job, job.hardware, scheme, times)
     if flow is None:
         return None
-    phases = sum_phases(_plan_phases(job, scheme, times))
+    count = job.batch.micro_batches
+    if scheme is Scheme.PIPEDREAM:
+        all_phases = repeat_phases(build_reduced_passes(times).all, count)
+    else:
+        stage = get_zero_stage(scheme)
+        all_phases = build_step_phases(times, stage=stage, micro_batches=count, overlap=job.overlap)
+    phases = sum_phases(all_phases)
     wall = phases.wall_ns + flow.idle_ns + flow.exposed_ns
     exposed = phases.exposed_transfer_ns + flow.exposed_ns
     collective = phases.collective_ns + flow.moved_ns
@@ -207,13 +211,6 @@ def plan_stack_step(job: Job, scheme: Scheme, stack: UnitStack) -> PlannedStep |
     )
 
 
-def _plan_phases(job: Job, scheme: Scheme, times: StackTimes) -> tuple[StepPhase, ...]:
-    count = job.batch.micro_batches
-    if scheme is Scheme.PIPEDREAM:
-        return repeat_phases(build_reduced_passes(times).all, count)
-    return build_step_phases(times, stage=get_zero_stage(scheme), micro_batches=count, overlap=job.overlap)
-
-
 def _pipeline_flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTimes) -> PipelineFlow | None:
     """Return the pipeline's share of the step; None if the size of its transfers is unknown."""
     if job.degrees.pp == 1:
@@ -221,7 +218,13 @@ def _pipeline_flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTim
     elements = count_stream_elements(job)
     if elements is None:
         return None
-    passes = _plan_passes(job, scheme, times)
+    # The passes of a micro-batch that is not the last one.
+    if scheme is Scheme.ZERO_3:
+        passes = build_sharded_passes(times, job.overlap)
+    elif scheme in (Scheme.ZERO_2, Scheme.PIPEDREAM):
+        passes = build_reduced_passes(times)
+    else:
+        passes = build_plain_passes(times)
     forward, backward = sum_phases(passes.forward).wall_ns, sum_phases(passes.backward).wall_ns
     transfer, count = transfer_ns(job, hardware, elements), job.batch.micro_batches
     if scheme is Scheme.PIPEDREAM:
@@ -235,14 +238,6 @@ def _pipeline_flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTim
         backward_ns=backward,
         transfer=transfer,
     )
-
-
-def _plan_passes(job: Job, scheme: Scheme, times: StackTimes) -> MicroBatchPhases:
-    """Return the passes of a micro-batch that is not the last one."""
-    if scheme is Scheme.ZERO_3:
-        return build_sharded_passes(times, job.overlap)
-    reduces = scheme in (Scheme.ZERO_2, Scheme.PIPEDREAM)
-    return build_reduced_passes(times) if reduces else build_plain_passes(times)
 
 
 def assumptions_by_leaf(

@@ -305,8 +305,6 @@ def _read_hardware(request: PlanRequest) -> Hardware | None:
         if overrides:
             raise BadInput("hardware options need --hardware", hint="add --hardware, e.g. v100 or h100")
         return None
-    from zprof.planner.request import find_hardware
-
     hardware = find_hardware(request.hardware)
     return replace(hardware, name=f"{hardware.name}, changed", **overrides) if overrides else hardware
 
@@ -338,7 +336,14 @@ def read_hardware(path: Path) -> Hardware:
     table = _parse_toml(path)
     if unknown := sorted(set(table) - set(_KEYS)):
         raise BadInput(f"{path}: unknown key {_shorten_value(unknown[0])}", hint="known: " + ", ".join(_KEYS))
-    fields = _base_fields(path, table)
+    fields: dict[str, Any] = {}
+    if "base" in table:
+        base = table["base"]
+        if not isinstance(base, str) or base not in PRESETS:
+            raise BadInput(
+                f"{path}: base: unknown preset {_shorten_value(base)}", hint="one of " + ", ".join(PRESETS)
+            )
+        fields = asdict(PRESETS[base])
     for key, (name, scale) in _NUMBER_FIELDS.items():
         if key in table:
             fields[name] = _read_number(path, key, table[key], scale, is_integer=name in _INTEGER_FIELDS)
@@ -367,17 +372,6 @@ def _parse_toml(path: Path) -> dict[str, Any]:
         raise BadInput(
             f"{path}: not valid TOML: {first}", hint="see docs/planner.md for an example"
         ) from error
-
-
-def _base_fields(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
-    if "base" not in table:
-        return {}
-    base = table["base"]
-    if not isinstance(base, str) or base not in PRESETS:
-        raise BadInput(
-            f"{path}: base: unknown preset {_shorten_value(base)}", hint="one of " + ", ".join(PRESETS)
-        )
-    return asdict(PRESETS[base])
 
 
 def _read_name(path: Path, table: Mapping[str, Any]) -> str:

@@ -79,12 +79,6 @@ class MaxSamples(Struct, frozen=True, kw_only=True):
     is_upper_bound: bool
 
 
-class _FittingWorld(Struct, frozen=True, kw_only=True):
-    job: Job
-    max_samples: MaxSamples
-    state_bytes: int
-
-
 def analyze_sensitivity(job: Job) -> Sensitivity:
     """Evaluate ZeRO-3 of a job over bandwidth, latency, tokens and world size, and write the answers.
 
@@ -158,7 +152,8 @@ def compute_token_points(
 ) -> tuple[SensitivityPoint, ...]:
     """Return points at powers of two around the job's tokens and the break-even, at each bandwidth."""
     tokens = [even.forward_tokens for even in break_even] + [float(job.batch.tokens or 1)]
-    counts = list(_powers_of_two(min(tokens) / 2, max(tokens) * 2))
+    powers = (1 << exponent for exponent in range(int(max(tokens) * 2).bit_length()))
+    counts = [count for count in powers if count >= min(tokens) / 2]
     states = total_state_bytes(job, Scheme.ZERO_3)
     return _known_points(
         _make_point(with_tokens(job, count), stack, states, ratio)
@@ -210,14 +205,6 @@ def _known_points(points: Iterable[SensitivityPoint | None]) -> tuple[Sensitivit
     return tuple(point for point in points if point is not None)
 
 
-def _powers_of_two(low: float, high: float) -> Iterator[int]:
-    count = 1
-    while count <= high:
-        if count >= low:
-            yield count
-        count *= 2
-
-
 def compute_speed_up(
     job: Job, stack: UnitStack, dp_degrees: Sequence[int], scheme: Scheme = Scheme.ZERO_3
 ) -> tuple[SpeedUp, ...]:
@@ -225,10 +212,14 @@ def compute_speed_up(
 
     Empty if unknown. ``job`` must not have its units filled in yet, because their bytes depend on the batch.
     """
-    worlds = sorted(_fitting_worlds(job, dp_degrees, scheme), key=lambda world: world.job.degrees.dp)
-    return tuple(
-        row for world in worlds if (row := _compare_worlds(worlds[0], world, stack, scheme)) is not None
-    )
+    worlds = []
+    for dp in sorted(dp_degrees):
+        world = with_ranks(job, dp)
+        max_samples = find_max_samples(world, scheme)
+        if max_samples.count:
+            worlds.append((world, max_samples))
+    rows = [_compare_worlds(worlds[0], world, stack, scheme) for world in worlds]
+    return tuple(row for row in rows if row is not None)
 
 
 def find_max_samples(job: Job, scheme: Scheme) -> MaxSamples:
@@ -260,30 +251,22 @@ def find_max_samples(job: Job, scheme: Scheme) -> MaxSamples:
     )
 
 
-def _fitting_worlds(job: Job, dp_degrees: Sequence[int], scheme: Scheme) -> Iterator[_FittingWorld]:
-    for dp in dp_degrees:
-        scaled = with_ranks(job, dp)
-        max_samples = find_max_samples(scaled, scheme)
-        if max_samples.count:
-            yield _FittingWorld(
-                job=scaled, max_samples=max_samples, state_bytes=total_state_bytes(with_units(scaled), scheme)
-            )
-
-
 def _compare_worlds(
-    first: _FittingWorld, world: _FittingWorld, stack: UnitStack, scheme: Scheme
+    first: tuple[Job, MaxSamples], world: tuple[Job, MaxSamples], stack: UnitStack, scheme: Scheme
 ) -> SpeedUp | None:
-    base = _device_throughput(first.job, stack, first.max_samples.count, scheme)
-    equal_batch = _device_throughput(world.job, stack, first.max_samples.count, scheme)
-    larger_batch = _device_throughput(world.job, stack, world.max_samples.count, scheme)
-    activation_bytes = micro_batch_activation_bytes(world.job, world.max_samples.count)
+    """Return the speed-up of a world over the first one, each with the largest micro-batch that fits."""
+    (first_job, first_max), (job, largest) = first, world
+    base = _device_throughput(first_job, stack, first_max.count, scheme)
+    equal_batch = _device_throughput(job, stack, first_max.count, scheme)
+    larger_batch = _device_throughput(job, stack, largest.count, scheme)
+    activation_bytes = micro_batch_activation_bytes(job, largest.count)
     if base is None or equal_batch is None or larger_batch is None or activation_bytes is None:
         return None
     return SpeedUp(
-        devices=world.job.degrees.devices,
-        samples=world.max_samples.count,
-        at_most=world.max_samples.is_upper_bound,
-        state_bytes=world.state_bytes,
+        devices=job.degrees.devices,
+        samples=largest.count,
+        at_most=largest.is_upper_bound,
+        state_bytes=total_state_bytes(with_units(job), scheme),
         activation_bytes=activation_bytes,
         whole_ratio=larger_batch / base,
         equal_batch_ratio=equal_batch / base,

@@ -181,13 +181,10 @@ def _make_shape(parameters: int, hidden: int, degrees: Degrees) -> Shape | None:
         tied=False,
     )
     block = LlamaBlock(kv_heads=kv_heads, head_width=head_width, mlp=0)
-    return _fill_mlp(shape, block, parameters, math.lcm(_MLP_MULTIPLE, degrees.mp))
-
-
-def _fill_mlp(shape: Shape, block: LlamaBlock, parameters: int, multiple: int) -> Shape | None:
-    """Return the shape with an MLP so wide that it has the parameters; None if that is out of bounds."""
+    # The MLP is as wide as the missing parameters need.
     missing = parameters - count_parameters(replace(shape, block=block))
-    mlp = round(missing / (3 * shape.layers * shape.hidden * multiple)) * multiple
-    if not _MIN_MLP_RATIO * shape.hidden <= mlp <= _MAX_MLP_RATIO * shape.hidden:
+    multiple = math.lcm(_MLP_MULTIPLE, degrees.mp)
+    mlp = round(missing / (3 * layers * hidden * multiple)) * multiple
+    if not _MIN_MLP_RATIO * hidden <= mlp <= _MAX_MLP_RATIO * hidden:
         return None
     return replace(shape, block=replace(block, mlp=mlp))

@@ -117,7 +117,11 @@ def predict_changes(analysis: RunAnalysis, changes: Sequence[Change] | None = No
         return _make_outlook(analysis, predictions, None, gaps)
     requested = usual_changes(base.model) if changes is None else tuple(changes)
     gaps += [*_model_gaps(base), *find_change_gaps(base.model, requested)]
-    predictions = tuple(_predict_change(analysis, base, memory, change) for change in requested)
+    predictions = ()
+    for change in requested:
+        prediction = _predict_memory_only(analysis, memory, change, base.model)
+        step = predict_step(base, change)
+        predictions += (replace(prediction, step=step, saving_ns=saving_range_ns(step)),)
     return _make_outlook(analysis, predictions, base, gaps)
 
 
@@ -146,14 +150,6 @@ def _make_outlook(
         gaps=tuple(dict.fromkeys(gaps)),
         is_window=analysis.time.is_whole,
     )
-
-
-def _predict_change(
-    analysis: RunAnalysis, base: ModelledRun, memory: MeasuredMemory | Gap, change: Change
-) -> Prediction:
-    prediction = _predict_memory_only(analysis, memory, change, base.model)
-    step = predict_step(base, change)
-    return replace(prediction, step=step, saving_ns=saving_range_ns(step))
 
 
 def _predict_memory_only(

@@ -188,7 +188,12 @@ def stage_bytes(job: Job, *, with_head: bool) -> StageBytes | None:
 def _stage_bytes_of_units(job: Job, inner: Sequence[ModelUnit], roots: Sequence[ModelUnit]) -> StageBytes:
     head = sum(unit.saved_bytes or 0 for unit in roots)
     saved = [unit.saved_bytes or 0 for unit in inner]
-    checkpoints = [_device_checkpoint_bytes(job, unit.checkpoint_bytes or 0) for unit in inner]
+    # On the device: a rank's share of each checkpoint under Pa, none under Pa+cpu.
+    checkpoints = [unit.checkpoint_bytes or 0 for unit in inner]
+    if job.residual.offload:
+        checkpoints = [0 for _ in inner]
+    elif job.residual.partition:
+        checkpoints = [ceil_div(checkpoint, job.degrees.mp) for checkpoint in checkpoints]
     return StageBytes(
         saved=sum(saved) + head,
         checkpoints=sum(checkpoints),
@@ -199,13 +204,6 @@ def _stage_bytes_of_units(job: Job, inner: Sequence[ModelUnit], roots: Sequence[
             default=0,
         ),
     )
-
-
-def _device_checkpoint_bytes(job: Job, checkpoint: int) -> int:
-    """Return the on-device part of a checkpoint: a rank's share under Pa, none under Pa+cpu."""
-    if job.residual.offload:
-        return 0
-    return ceil_div(checkpoint, job.degrees.mp) if job.residual.partition else checkpoint
 
 
 def make_pipeline_terms(job: Job, scheme: Scheme) -> tuple[_Terms, str]:

@@ -196,8 +196,9 @@ def _search_between(
     """Return the largest value that fits, given one that fits and one that does not, each with its size."""
     (low, low_size), (high, high_size) = fitting, larger
     while high - low > 1:
-        for guess in (_guess_crossing, _guess_crossing, _guess_middle):
-            candidate = min(max(guess(low, low_size, high, high_size, budget), low + 1), high - 1)
+        for is_middle in (False, False, True):
+            crossing = low + (budget - low_size) * (high - low) // max(high_size - low_size, 1)
+            candidate = min(max((low + high) // 2 if is_middle else crossing, low + 1), high - 1)
             size = size_of(candidate)
             if size <= budget:
                 low, low_size = candidate, size
@@ -206,11 +207,3 @@ def _search_between(
             if high - low <= 1:
                 break
     return low
-
-
-def _guess_crossing(low: int, low_size: int, high: int, high_size: int, budget: int) -> int:
-    return low + (budget - low_size) * (high - low) // max(high_size - low_size, 1)
-
-
-def _guess_middle(low: int, low_size: int, high: int, high_size: int, budget: int) -> int:
-    return (low + high) // 2

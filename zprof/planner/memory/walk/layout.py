@@ -106,7 +106,10 @@ def group_units(units: Sequence[ModelUnit], ends: int) -> tuple[WalkedUnit, ...]
     """Return the units as runs, skipping all but ``ends`` units at each end of a run of equal ones."""
     runs: list[WalkedUnit] = []
     start = 0
-    for stop in _find_run_ends(units):
+    kinds = list(map(_KIND, units))
+    for stop in range(1, len(units) + 1):
+        if stop < len(units) and kinds[stop] == kinds[stop - 1]:
+            continue
         first = min(start + ends, stop)
         last = max(stop - ends, first)
         runs += [WalkedUnit(unit=unit) for unit in units[start:first]]
@@ -115,13 +118,6 @@ def group_units(units: Sequence[ModelUnit], ends: int) -> tuple[WalkedUnit, ...]
         runs += [WalkedUnit(unit=unit) for unit in units[last:stop]]
         start = stop
     return tuple(runs)
-
-
-def _find_run_ends(units: Sequence[ModelUnit]) -> list[int]:
-    """Return the indices at which runs of equal units end."""
-    kinds = list(map(_KIND, units))
-    last = len(kinds)
-    return [index for index in range(1, last + 1) if index == last or kinds[index] != kinds[index - 1]]
 
 
 def compute_model_states(job: Job, stage: int) -> Mapping[Tenant, int]:

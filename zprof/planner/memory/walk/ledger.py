@@ -279,7 +279,11 @@ class Gradients:
         elif self._constant is not None or self._flat:
             self._reduce_pieces(unit, unreduced_bytes)
         else:
-            self._reduce_bucket(unit, unreduced_bytes)
+            size = padded_trained_elements(unit, self._job) * self._job.element_bytes.reduced
+            self._pool.take(size)
+            self._ledger.add(UNREDUCED, -unreduced_bytes)
+            self._add_shard(unit)
+            self._pool.lend(size, compute_backend_copy(self._job, size))
 
     def skip(self, unit: ModelUnit, count: int) -> None:
         """Account for ``count`` further units equal to ``unit``, which the walk skips."""
@@ -303,30 +307,21 @@ class Gradients:
         self._copies += size_bytes
         self._ledger.add(SCRATCH, size_bytes)
 
-    def _reduce_bucket(self, unit: ModelUnit, unreduced_bytes: int) -> None:
-        size = padded_trained_elements(unit, self._job) * self._job.element_bytes.reduced
-        self._pool.take(size)
-        self._ledger.add(UNREDUCED, -unreduced_bytes)
-        self._add_shard(unit)
-        self._pool.lend(size, compute_backend_copy(self._job, size))
-
     def _reduce_pieces(self, unit: ModelUnit, unreduced_bytes: int) -> None:
-        for elements in self._pieces(unit):
+        # Full pieces beyond the number in flight + 1 are omitted.
+        total = padded_trained_elements(unit, self._job)
+        pieces = [total]
+        if self._constant is not None and total > self._constant:
+            full, rest = divmod(total, self._constant)
+            pieces = [self._constant] * min(full, self._job.overlap.reductions_in_flight + 1)
+            pieces += [rest] if rest else []
+        for elements in pieces:
             size = elements * self._job.element_bytes.reduced
             self._pool.take(size)
             self._pool.lend(size, compute_backend_copy(self._job, size) if self._stage else 0)
         if not self._flat:
             self._add_shard(unit)
             self._ledger.add(UNREDUCED, -unreduced_bytes)
-
-    def _pieces(self, unit: ModelUnit) -> tuple[int, ...]:
-        """Return the elements of a unit's pieces; full ones beyond the number in flight + 1 are omitted."""
-        elements = padded_trained_elements(unit, self._job)
-        if self._constant is None or elements <= self._constant:
-            return (elements,)
-        full, rest = divmod(elements, self._constant)
-        fill = [self._constant] * min(full, self._job.overlap.reductions_in_flight + 1)
-        return (*fill, rest) if rest else tuple(fill)
 
     def _add_shard(self, unit: ModelUnit, count: int = 1) -> None:
         if not self._has_shards and not self._job.residual.defragment:

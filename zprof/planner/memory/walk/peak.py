@@ -22,7 +22,7 @@ Source: arXiv 1910.02054, sections 6.1 and 6.3, as implemented by the reference 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from msgspec import Struct, field
@@ -300,7 +300,11 @@ def _walk_pass(live: WalkState, runs: Sequence[WalkedUnit], each: Pass) -> None:
         if each.reduces:
             live.gradients.skip(unit, run.skipped)
     elif is_forward:
-        _walk_unit_forward(live, unit)
+        moments = live.moments(unit)
+        is_recomputed = live.job.residual.checkpointing and has_backward(unit, live.job)
+        for moment in moments.checkpointed if is_recomputed else moments.forward:
+            live.record(moment, what)
+        live.saved_bytes += _kept_bytes(live, unit)
     else:
         _walk_unit_backward(live, unit)
 
@@ -314,14 +318,6 @@ def _end_backward(live: WalkState) -> None:
     )
 
 
-def _walk_unit_forward(live: WalkState, unit: ModelUnit) -> None:
-    moments = live.moments(unit)
-    is_recomputed = live.job.residual.checkpointing and has_backward(unit, live.job)
-    for moment in moments.checkpointed if is_recomputed else moments.forward:
-        live.record(moment, f"forward of {unit.name}")
-    live.saved_bytes += _kept_bytes(live, unit)
-
-
 def _walk_unit_backward(live: WalkState, unit: ModelUnit) -> None:
     moments, what = live.moments(unit), f"backward of {unit.name}"
     live.saved_bytes -= _kept_bytes(live, unit)
@@ -331,23 +327,17 @@ def _walk_unit_backward(live: WalkState, unit: ModelUnit) -> None:
         return
     kept = store_checkpoint(unit, live.job)
     live.record_gather(unit, kept, f"recompute of {unit.name}")
-    for moment in _with_output_gradient(moments.forward, live, unit):
-        live.record_recomputed(moment, unit, kept, f"recompute of {unit.name}")
-    for moment in moments.backward:
-        live.record_recomputed(moment, unit, kept, what)
-
-
-def _with_output_gradient(
-    moments: Iterable[UnitMoment], live: WalkState, unit: ModelUnit
-) -> Iterator[UnitMoment]:
-    """Add the gradient of the unit's output, which is already live during the recomputation."""
-    gradient = unit.checkpoint_bytes or 0
-    for moment in moments:
-        yield UnitMoment(
+    # The gradient of the unit's output is already live during the recomputation.
+    gradient_bytes = unit.checkpoint_bytes or 0
+    for moment in moments.forward:
+        with_gradient = UnitMoment(
             operator=moment.operator,
             saved_bytes=moment.saved_bytes,
-            work_bytes=moment.work_bytes + gradient,
+            work_bytes=moment.work_bytes + gradient_bytes,
         )
+        live.record_recomputed(with_gradient, unit, kept, f"recompute of {unit.name}")
+    for moment in moments.backward:
+        live.record_recomputed(moment, unit, kept, what)
 
 
 def _reduce_unit(live: WalkState, unit: ModelUnit) -> None:
