@@ -415,22 +415,19 @@ def _check_modules(model: nn.Module) -> None:
 
 
 def _check_memory(parameters: dict[str, nn.Parameter]) -> None:
-    spans = sorted(
-        (*_compute_span(parameter), name) for name, parameter in parameters.items() if parameter.numel()
-    )
-    for (_, end, first), (start, _, second) in pairwise(spans):
+    spans = []
+    for name, parameter in parameters.items():
+        if parameter.numel():
+            dimensions = zip(parameter.shape, parameter.stride(), strict=True)
+            last_offset = sum((size - 1) * stride for size, stride in dimensions)
+            start = parameter.data_ptr()
+            spans.append((start, start + (last_offset + 1) * parameter.element_size(), name))
+    for (_, end, first), (start, _, second) in pairwise(sorted(spans)):
         if start < end:
             raise ValueError(
                 f"parameters {first} and {second} share memory but are separate parameters; "
                 "use one nn.Parameter to tie them, or copy one"
             )
-
-
-def _compute_span(parameter: nn.Parameter) -> tuple[int, int]:
-    last_offset = sum(
-        (size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True)
-    )
-    return parameter.data_ptr(), parameter.data_ptr() + (last_offset + 1) * parameter.element_size()
 
 
 class ModelGuard:

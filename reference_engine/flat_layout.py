@@ -84,21 +84,20 @@ class FlatLayout:
 
     def pieces(self, rank: int) -> tuple[ShardPiece, ...]:
         """Return the parts of parameters in a rank's shard, without padding."""
-        shard = self.shard(rank)
-        return tuple(piece for slot in self.slots if (piece := _overlap_shard(slot, shard)) is not None)
-
-
-def _overlap_shard(slot: ParameterSlot, shard: slice) -> ShardPiece | None:
-    first = max(slot.offset, shard.start)
-    last = min(slot.offset + slot.numel, shard.stop)
-    if first >= last:
-        return None
-    return ShardPiece(
-        name=slot.name,
-        parameter_offset=first - slot.offset,
-        shard_offset=first - shard.start,
-        numel=last - first,
-    )
+        shard, pieces = self.shard(rank), []
+        for slot in self.slots:
+            first = max(slot.offset, shard.start)
+            last = min(slot.offset + slot.numel, shard.stop)
+            if first < last:
+                pieces.append(
+                    ShardPiece(
+                        name=slot.name,
+                        parameter_offset=first - slot.offset,
+                        shard_offset=first - shard.start,
+                        numel=last - first,
+                    )
+                )
+        return tuple(pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,19 +97,17 @@ class ParameterGatherer:
         backward.on_start.append(EngineHook(self._start_backward))
         backward.on_end.append(EngineHook(self.release_all))
         for unit in units:
-            self._hook(unit)
+            # The first pre-hook and the last forward hook, so that the user's own hooks see gathered
+            # parameters.
+            pre_hook = UntracedHook(self._before_forward, unit.name)
+            unit.module.register_forward_pre_hook(pre_hook, prepend=True, with_kwargs=True)
+            unit.module.register_forward_hook(UntracedHook(self._after_forward, unit.name))
 
     def release_all(self) -> None:
         """Release every unit."""
         self._kept.clear()
         for unit in self._units.values():
             unit.release()
-
-    def _hook(self, unit: ModuleUnit) -> None:
-        # The first pre-hook and the last forward hook, so that the user's own hooks see gathered parameters.
-        pre_hook = UntracedHook(self._before_forward, unit.name)
-        unit.module.register_forward_pre_hook(pre_hook, prepend=True, with_kwargs=True)
-        unit.module.register_forward_hook(UntracedHook(self._after_forward, unit.name))
 
     def _before_forward(
         self, name: str, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
@@ -125,7 +123,9 @@ class ParameterGatherer:
             self.release_all()
             self._forward_order.start_pass()
         if self._keep is Keep.LAST:
-            self._release_kept(except_for=name)
+            for kept in self._kept - {name}:
+                self._units[kept].release()
+            self._kept &= {name}
         self._gather_now(unit, self._forward_order)
         self._call_inputs[name].append(collect_nodes((arguments, named)))
 
@@ -145,7 +145,9 @@ class ParameterGatherer:
         if name not in self._kept and not self._call_inputs[name]:
             unit.release()
         if name == self._root:
-            self._release_others()
+            for other, other_unit in self._units.items():
+                if other not in self._kept:
+                    other_unit.release()
 
     def _stays_gathered(self, unit: ModuleUnit, nodes: set[Node], inputs: set[Node]) -> bool:
         if not nodes and (inputs or any(flat.trainable for flat in unit.flat)):
@@ -153,16 +155,6 @@ class ParameterGatherer:
             return True
         last = self._keep is Keep.LAST and self._forward_order.latest == unit.name
         return last or self._keep is Keep.ALL
-
-    def _release_kept(self, *, except_for: str) -> None:
-        for name in self._kept - {except_for}:
-            self._units[name].release()
-        self._kept &= {except_for}
-
-    def _release_others(self) -> None:
-        for name, unit in self._units.items():
-            if name not in self._kept:
-                unit.release()
 
     def _start_backward(self) -> None:
         self._units_in_backward.clear()

@@ -255,7 +255,8 @@ def iter_tensors(value: Any) -> Iterator[torch.Tensor]:
             for field in dataclasses.fields(leaf):
                 yield from iter_tensors(getattr(leaf, field.name, None))
         elif hasattr(leaf, "__dict__") and not isinstance(leaf, type | nn.Module):
-            yield from _iter_plain_tensors(list(vars(leaf).values()))
+            attributes = tree_leaves(list(vars(leaf).values()))
+            yield from (each for each in attributes if isinstance(each, torch.Tensor))
 
 
 def collect_nodes(value: Any) -> set[Node]:
@@ -272,7 +273,3 @@ def collect_nodes(value: Any) -> set[Node]:
         if base is not None and base.grad_fn is not None:
             nodes.add(base.grad_fn)
     return nodes
-
-
-def _iter_plain_tensors(values: list[Any]) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))

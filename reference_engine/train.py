@@ -23,7 +23,7 @@ from zprof.reference_engine.activation_checkpointing import make_block_runner
 from zprof.reference_engine.checkpoints import check_checkpoint_path, load_checkpoint, save_checkpoint
 from zprof.reference_engine.comm.collective import Comm
 from zprof.reference_engine.comm.mesh import RankMesh, make_mesh
-from zprof.reference_engine.comm.modelled import LinkModel, ModelledComm
+from zprof.reference_engine.comm.modelled import ModelledComm
 from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.engine import ZeroModel, zero
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
@@ -66,7 +66,8 @@ def train(config: TrainConfig, observer: Observer | None = None) -> list[float]:
     with _ensure_process_group(config.timeout_s):
         ranks = dist.get_world_size()
         config.check_ranks(ranks)
-        mesh = make_mesh(partial(_make_transport, config.link), dp=ranks // config.mp, mp=config.mp)
+        make_comm = NativeComm if config.link is None else partial(ModelledComm, config.link)
+        mesh = make_mesh(make_comm, dp=ranks // config.mp, mp=config.mp)
         try:
             if config.save is not None:
                 check_checkpoint_path(config.save, overwrite=True)
@@ -81,16 +82,11 @@ def train(config: TrainConfig, observer: Observer | None = None) -> list[float]:
                 save_checkpoint(config.save, built.model, built.optimizer, progress=progress, overwrite=True)
             if observer is not None:
                 observer.finished()
-            losses = losses
             total = torch.tensor(losses, dtype=torch.float64)
             dist.all_reduce(total)
             return [float(value) for value in total / dist.get_world_size()]
         finally:
             mesh.close()
-
-
-def _make_transport(link: LinkModel | None, group: dist.ProcessGroup | None) -> Comm:
-    return NativeComm(group) if link is None else ModelledComm(link, group)
 
 
 def _train_steps(
@@ -316,9 +312,10 @@ class Progress:
         done = step + 1
         if self._stream.isatty():
             self._line_unfinished = done < self._steps
+            filled = _BAR_WIDTH * done // self._steps
+            bar = f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}]"
             self._write(
-                f"\r{self._draw_bar(done)} {self._format_line(done, loss)}\x1b[K",
-                "" if self._line_unfinished else "\n",
+                f"\r{bar} {self._format_line(done, loss)}\x1b[K", "" if self._line_unfinished else "\n"
             )
         elif (done - self._first) % self._line_interval == 0 or done == self._steps:
             self._write(self._format_line(done, loss), "\n")
@@ -333,10 +330,6 @@ class Progress:
         elapsed_s = max(time.monotonic() - self._start_s, 1e-9)
         rate = (done - self._first) / elapsed_s
         return f"step {done}/{self._steps}  loss {loss:.4f} on rank 0  {rate:.1f} steps/s"
-
-    def _draw_bar(self, done: int) -> str:
-        filled = _BAR_WIDTH * done // self._steps
-        return f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}]"
 
     def _write(self, text: str, end: str) -> None:
         print(text, end=end, file=self._stream, flush=True)

@@ -10,7 +10,6 @@ the record types of the index.
 import io
 import pickle
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -187,12 +186,6 @@ def _get_enum_member(kind: object, name: str) -> Enum:
     raise pickle.UnpicklingError("it reads an attribute, which does not belong in an index")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RankFailure:
-    line: str
-    is_value_error: bool
-
-
 class RankGroup:
     """All ranks of the mesh; ``message_prefix`` is the start of every error message."""
 
@@ -217,7 +210,9 @@ class RankGroup:
             failure, result = None, action()
         except Exception as error:
             failure, result = self._make_failure(error, self.rank), None
-        self._raise_first(self._exchange(failure))
+        for first_failure in self._exchange(failure):
+            if first_failure is not None:
+                raise first_failure
         return result  # type: ignore[return-value]  # no rank failed
 
     def run_on_first(self, action: Callable[[], None]) -> None:
@@ -239,7 +234,7 @@ class RankGroup:
         except Exception as error:
             failure = self._make_failure(error, self.rank)
         # Raised outside of the handler: the frames of the caught error would keep the process group alive.
-        raise _make_exception(failure)
+        raise failure
 
     def _exchange(self, value: T) -> list[T]:
         if self.alone:
@@ -250,21 +245,13 @@ class RankGroup:
             return values
         except RuntimeError as error:
             failure = self._make_failure(error, self.rank)
-        raise _make_exception(failure)
+        raise failure
 
-    def _make_failure(self, error: BaseException, rank: int) -> _RankFailure:
+    def _make_failure(self, error: BaseException, rank: int) -> Exception:
+        """Return the error to raise on all ranks: one line, and nothing of ``error`` that cannot be sent."""
         text = str(error).strip().split("\n")[0] or type(error).__name__
         if not isinstance(error, ValueError | RuntimeError):
             text = f"{type(error).__name__}: {text}"
         suffix = "" if self.alone else f" (rank {rank})"
         line = f"{self._message_prefix}: {text}{suffix}"
-        return _RankFailure(line=line, is_value_error=isinstance(error, ValueError))
-
-    def _raise_first(self, failures: list[_RankFailure | None]) -> None:
-        for failure in failures:
-            if failure is not None:
-                raise _make_exception(failure)
-
-
-def _make_exception(failure: _RankFailure) -> Exception:
-    return ValueError(failure.line) if failure.is_value_error else RuntimeError(failure.line)
+        return ValueError(line) if isinstance(error, ValueError) else RuntimeError(line)

@@ -197,10 +197,12 @@ class CollectiveOrder:
 
     def _compare(self, own_next: LaunchedCollective | None) -> None:
         """Compare every rank's next collective; ``own_next`` is None if this rank followed the prediction."""
+        own_record = _RECORD.pack(_FOLLOWER, b"")
+        if own_next is not None:
+            digest = hashlib.blake2b(_describe_collective(own_next).encode(), digest_size=16).digest()
+            own_record = _RECORD.pack(own_next.sequence, digest)
         try:
-            records = self._exchange(
-                _RECORD.pack(_FOLLOWER, b"") if own_next is None else _pack_record(own_next)
-            )
+            records = self._exchange(own_record)
             self.comparisons += 1
             if own_next is not None and all(record == records[0] for record in records):
                 return
@@ -311,11 +313,6 @@ class RepeatedSequence:
         while length < limit and self._items[position - length] == self._items[end - length]:
             length += 1
         return length
-
-
-def _pack_record(collective: LaunchedCollective) -> bytes:
-    digest = hashlib.blake2b(_describe_collective(collective).encode(), digest_size=16).digest()
-    return _RECORD.pack(collective.sequence, digest)
 
 
 def _describe_collective(collective: LaunchedCollective) -> str:

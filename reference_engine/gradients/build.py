@@ -97,7 +97,12 @@ class _Builder:
             return self._build_flat(unit, FlatGrads(unit), None)
         bucket = BucketDuringBackward if self._config.defragment else BucketAfterBackward
         if self._constant_elements is not None:
-            return self._build_buffered(unit, self._make_readable_grads(unit), None)
+            readable_grads = (
+                BucketDuringBackward(unit, self._bucket_pool)
+                if self._config.defragment
+                else PerParamGrads(unit, self._split_shard(unit))
+            )
+            return self._build_buffered(unit, readable_grads, None)
         bucketed = bucket(unit, self._bucket_pool)
         return BucketedGradients(
             unit, bucketed, self._context, take_bucket=bucketed.take_bucket, pool=self._bucket_pool
@@ -118,11 +123,6 @@ class _Builder:
     ) -> BufferedGradients:
         pieces, pool = self._split_shard(unit), self._piece_pool
         return BufferedGradients(unit, full_grads, self._context, shard, pieces=pieces, pool=pool)
-
-    def _make_readable_grads(self, unit: FlatUnit) -> BucketDuringBackward | PerParamGrads:
-        if self._config.defragment:
-            return BucketDuringBackward(unit, self._bucket_pool)
-        return PerParamGrads(unit, self._split_shard(unit))
 
     def _split_shard(self, unit: FlatUnit) -> tuple[ElementRange, ...]:
         shard, constant = unit.layout.shard_numel, self._constant_elements

@@ -81,7 +81,11 @@ class GradientReducer:
                 "with reentrant checkpointing of several functions that use it; pass use_reentrant=False"
             )
         gradients.add(index, collect=self._pass is not None)
-        if not gradients.missing and not self._must_wait(unit):
+        # A unit with all gradients waits for the end of its backward if that may still need the values of
+        # parameters whose gradients are ready. It waits for the end of the pass if gathers are interleaved
+        # with reductions, whose order must not depend on which parameters this rank used.
+        must_wait = unit.watched or unit.policy.shard_parameters
+        if not gradients.missing and not must_wait:
             self._complete_unit(unit)
 
     def end_unit_backward(self, module_unit: ModuleUnit) -> None:
@@ -90,8 +94,10 @@ class GradientReducer:
         if not self._backward.accumulates:
             return
         for unit in module_unit.flat:
-            if unit.trainable and unit not in self._complete_units and not self._expects_gradient(unit):
-                self._complete_unit(unit)
+            if unit.trainable and unit not in self._complete_units:
+                missing = (unit.parameters[index] for index in self._gradients[unit].missing)
+                if not any(will_have_gradient(parameter) for parameter in missing):
+                    self._complete_unit(unit)
 
     def _complete_unit(self, unit: FlatUnit) -> None:
         self._complete_units.add(unit)
@@ -102,17 +108,6 @@ class GradientReducer:
                 and self._order[self._launched_count] in self._complete_units
             ):
                 self._launch_next(self._pass)
-
-    def _must_wait(self, unit: FlatUnit) -> bool:
-        """Return True if a unit with all gradients must wait for the end of its backward or of the pass.
-
-        Its backward may still need the values of parameters whose gradients are ready.  And if gathers are
-        interleaved with reductions, their order must not depend on which parameters this rank used.
-        """
-        return unit.watched or unit.policy.shard_parameters
-
-    def _expects_gradient(self, unit: FlatUnit) -> bool:
-        return any(will_have_gradient(unit.parameters[index]) for index in self._gradients[unit].missing)
 
     def _start_pass(self) -> None:
         if not self._backward.accumulates:

@@ -8,6 +8,7 @@ with the plant override it.  ``change`` introduces the cause.  Options must cont
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -71,11 +72,14 @@ class Plant:
                 )
         planted = replace_fields(config, {**self.base, **requested, **self.change, "plant": self.cause})
         for name, allowed in self.needs.items():
-            value = _get_field(planted, name)
+            value = attrgetter(name)(planted)
             if value not in allowed:
-                raise ValueError(
-                    f"plant {self.cause} needs {name} {_format_allowed(allowed)}, not {_format_value(value)}"
+                choices = (
+                    f"{allowed.start} or more"
+                    if isinstance(allowed, range)
+                    else " or ".join(_format_value(choice) for choice in allowed)
                 )
+                raise ValueError(f"plant {self.cause} needs {name} {choices}, not {_format_value(value)}")
         return planted
 
     def build_fixed_config(self, config: TrainConfig, requested: Fields | None = None) -> TrainConfig:
@@ -86,19 +90,6 @@ class Plant:
         """
         requested = {} if requested is None else requested
         return replace_fields(config, {**self.base, **requested, **self.fix})
-
-
-def _get_field(config: TrainConfig, path: str) -> Any:
-    value: Any = config
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
-
-
-def _format_allowed(allowed: Collection[Any]) -> str:
-    if isinstance(allowed, range):
-        return f"{allowed.start} or more"
-    return " or ".join(_format_value(value) for value in allowed)
 
 
 def _format_value(value: object) -> str:
