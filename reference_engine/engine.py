@@ -30,7 +30,7 @@ from zprof.reference_engine.gradients.build import build_gradients, get_constant
 from zprof.reference_engine.gradients.reducer import GradientReducer
 from zprof.reference_engine.hooks import BackwardPass, EngineHook, InputWatch, UntracedHook, is_in_backward
 from zprof.reference_engine.optimizer.adamw import Update, choose_update
-from zprof.reference_engine.optimizer.groups import ParameterGroups, resolve_groups
+from zprof.reference_engine.optimizer.groups import resolve_groups
 from zprof.reference_engine.optimizer.scale_and_clip import DynamicLossScale
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.unit_split import (
@@ -74,7 +74,7 @@ def zero(
     """
     unit_modules = None if units is None else resolve_unit_modules(model, units)
     check_model(model, unit_modules)
-    parameter_groups = resolve_groups(model, groups, config)
+    hyperparameters, group_index = resolve_groups(model, groups, config)
     update = choose_update(config, next(model.parameters()).device)
     comm = NativeComm() if comm is None else comm
     get_constant_elements(config, comm.world_size)  # raises before anything is changed
@@ -90,21 +90,21 @@ def zero(
                     parameters,
                     config=config,
                     comm=comm,
-                    group=parameter_groups.index.get(parameters[0][1], 0),
+                    group=group_index.get(parameters[0][1], 0),
                 )
-                for name, parameters in split_by_dtype(spec.parameters, spec.name, parameter_groups.index)
+                for name, parameters in split_by_dtype(spec.parameters, spec.name, group_index)
             ),
         )
         for spec in split_into_units(model, unit_modules)
     ]
-    return _build_engine(model, module_units, config, parameter_groups, update, comm, mp)
+    return _build_engine(model, module_units, config, hyperparameters, update, comm, mp)
 
 
 def _build_engine(
     model: nn.Module,
     module_units: Sequence[ModuleUnit],
     config: ZeroConfig,
-    parameter_groups: ParameterGroups,
+    hyperparameters: Sequence[Mapping[str, Any]],
     update: Update,
     comm: Comm,
     mp: Comm | None,
@@ -129,7 +129,7 @@ def _build_engine(
         gradients,
         reducer,
         config,
-        groups=parameter_groups.hyperparameters,
+        groups=hyperparameters,
         update=update,
         comm=comm,
         edits=edits,

@@ -18,7 +18,7 @@ from zprof.model.formatting import printable
 
 if TYPE_CHECKING:
     from zprof.model.comparison import Limit
-    from zprof.testing.judging import LimitVerdict
+    from zprof.testing.limits import LimitVerdict
     from zprof.testing.run_fixture import RunFixture
 
 
@@ -100,7 +100,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     markers = list(item.iter_markers(_MARKER))
     if not markers:
         return
-    from zprof.testing.marker import Marker, parse_markers
+    from zprof.testing.limits import Marker, parse_markers
 
     try:
         limits = parse_markers(Marker(positional=m.args, named=m.kwargs) for m in markers)
@@ -128,7 +128,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 def _check_limits(item: pytest.Item, limits: "tuple[Limit, ...]") -> tuple[str, ...]:
     from zprof.model.formatting import format_next_step
-    from zprof.testing.judging import baseline_path, judge
+    from zprof.testing.limits import baseline_path, judge
 
     try:
         run = item.stash[_RUNS].get_limited_run()

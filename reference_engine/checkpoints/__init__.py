@@ -13,7 +13,10 @@ the same as in the user's module, so that other DCP readers can load it too:
     rng.<rank>.cpu, rng.<rank>.cuda     torch's random generators
 """
 
-from zprof.reference_engine.checkpoints.load import load_checkpoint
-from zprof.reference_engine.checkpoints.save import check_checkpoint_path, save_checkpoint
+from zprof.reference_engine.checkpoints.save_and_load import (
+    check_checkpoint_path,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 __all__ = ["check_checkpoint_path", "load_checkpoint", "save_checkpoint"]

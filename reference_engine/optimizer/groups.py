@@ -6,8 +6,7 @@ The config has the defaults.  Groups determine which parameters share a flat uni
 members; hyperparameters may change later.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,18 +18,12 @@ from zprof.reference_engine.config import ZeroConfig
 _UNSUPPORTED_OPTIONS = ("amsgrad", "maximize", "capturable", "differentiable")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterGroups:
-    """Hyperparameters of each group, and the group index of each trainable parameter."""
-
-    hyperparameters: tuple[Mapping[str, Any], ...]
-    index: Mapping[nn.Parameter, int]
-
-
 def resolve_groups(
     model: nn.Module, groups: Iterable[Mapping[str, Any]] | None, config: ZeroConfig
-) -> ParameterGroups:
-    """Resolve the parameter groups of a model; without ``groups``, all parameters form one group.
+) -> tuple[Sequence[Mapping[str, Any]], Mapping[nn.Parameter, int]]:
+    """Return the hyperparameters of each group, and the group index of each trainable parameter.
+
+    Without ``groups``, all parameters form one group.
 
     Frozen parameters need no group, and are ignored in groups.
 
@@ -46,7 +39,7 @@ def resolve_groups(
     }
     if groups is None:
         trainable = (parameter for parameter in name_by_parameter if parameter.requires_grad)
-        return ParameterGroups(hyperparameters=(defaults,), index=dict.fromkeys(trainable, 0))
+        return [defaults], dict.fromkeys(trainable, 0)
     hyperparameters: list[Mapping[str, Any]] = []
     group_by_parameter: dict[nn.Parameter, int] = {}
     for index, group in enumerate(groups):
@@ -80,7 +73,7 @@ def resolve_groups(
             "requires_grad_(False)"
         )
     trained = {parameter: index for parameter, index in group_by_parameter.items() if parameter.requires_grad}
-    return ParameterGroups(hyperparameters=tuple(hyperparameters), index=trained)
+    return hyperparameters, trained
 
 
 def _list_parameters(index: int, params: Any) -> list[nn.Parameter]:

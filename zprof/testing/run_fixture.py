@@ -1,21 +1,55 @@
 """Provide the value of the fixture ``zprof_run``.
 
 It records the runs of one test, opens them with their report, and determines to which run the limits apply.
+
+Several ranks are processes of this machine.  A failure of a rank is reported on one line: the rank, and its
+exception, the signal that killed it, or its position in the code at the timeout.  No process outlives the
+call.
 """
 
-from collections.abc import Callable
+import json
+import os
+import pickle
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zprof.integrations.pytest_rank import ASK, PLAN, RankPlan, failure_path, stack_path
 from zprof.model.errors import BadInput, MissingData
 from zprof.model.extras import Extra, require_extra
+from zprof.model.formatting import name_signal, printable, shorten
 from zprof.notebook.run import AnalysedRun
+from zprof.testing.recording import (
+    RecordingRequest,
+    default_steps,
+    record_here,
+    refuse_turned_off,
+    takes_record,
+)
 
 if TYPE_CHECKING:
     from zprof.collectors.schedule import RecordingSchedule
 
 #: One day.
 _MAX_TIMEOUT_S = 86_400
+#: Time for the other ranks to exit after one failed, so that all can report their errors.
+_GRACE_S = 3.0
+#: Time for a rank to report its position in the code, and the interval between checks.
+_ANSWER_TIMEOUT_S, _POLL_S = 2.0, 0.02
+_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
+_ABORT = -signal.SIGABRT
+_MAX_POSITIONS = 4
+_MAX_LINE_LENGTH = 300
 
 
 class RunFixture:
@@ -60,8 +94,6 @@ class RunFixture:
             MissingPackage: torch is not installed.
             MissingData: recording is turned off, or a rank failed.
         """
-        from zprof.testing.recording import RecordingRequest, default_steps, record_here, refuse_turned_off
-
         __tracebackhide__ = True
         _check_arguments(ranks, timeout_s, objects)
         refuse_turned_off()
@@ -73,10 +105,8 @@ class RunFixture:
         if ranks == 1:
             record_here(train, request, **objects)
         else:
-            from zprof.testing.ranks import Ranks, record_on_ranks
-
             _refuse_objects(objects)
-            record_on_ranks(train, request, Ranks(count=ranks, backend=backend, timeout_s=timeout_s))
+            record_on_ranks(train, request, ranks, backend=backend, timeout_s=timeout_s)
         if not path.exists():
             raise MissingData(
                 "zprof_run: nothing was recorded", hint="with record(model=model) as recording: ... step()"
@@ -132,3 +162,196 @@ def _refuse_objects(objects: dict[str, Any]) -> None:
             f"zprof_run: {', '.join(objects)} of this process cannot be used on several ranks",
             hint="create it in the function, and pass it to record(model=model)",
         )
+
+
+def record_on_ranks(
+    train: Callable[..., object], request: RecordingRequest, count: int, *, backend: str, timeout_s: float
+) -> None:
+    """Run ``train(record)`` on ``count`` ranks, in a process group, and record it.
+
+    ``timeout_s`` is for all ranks together.
+
+    The output of the ranks goes to stderr.
+
+    Raises:
+        BadInput: the function cannot be sent to another process.
+        MissingData: a rank failed, was killed or did not finish.
+    """
+    if not takes_record(train):
+        raise BadInput(
+            f"zprof_run: ranks={count} needs a function that creates its model on each rank",
+            hint="def train(record): ... with record(model=model) as recording: ... recording.step()",
+        )
+    plan = _make_plan(train, request, backend, timeout_s)
+    with tempfile.TemporaryDirectory(prefix="zprof-ranks-") as name:
+        folder = Path(name)
+        (folder / PLAN).write_bytes(pickle.dumps(plan))
+        with _start_ranks(folder, count) as processes:
+            problem = _wait_for_ranks(processes, folder, plan)
+        for rank in range(count):
+            for line in output_path(folder, rank).read_text(errors="backslashreplace").splitlines():
+                sys.stderr.write(f"rank {rank}: {line}\n")
+    if problem:
+        raise MissingData(f"zprof_run: {problem}")
+
+
+def _make_plan(
+    train: Callable[..., object], request: RecordingRequest, backend: str, timeout_s: float
+) -> RankPlan:
+    function: Any = train
+    while isinstance(function, partial):
+        function = function.func
+    try:
+        pickled = pickle.dumps(train)
+    except Exception:  # pickle can raise anything
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise BadInput(
+            f"zprof_run: {name} cannot be pickled for another process",
+            hint="define it at the top level of its module, with arguments that can be pickled",
+        ) from None
+    module = sys.modules.get(getattr(function, "__module__", type(function).__module__))
+    return RankPlan(
+        module=getattr(module, "__name__", ""),
+        file=getattr(module, "__file__", None) or "",
+        train=pickled,
+        run=str(request.path),
+        schedule=pickle.dumps(request.steps),
+        memory_mode=request.memory_mode,
+        backend=backend,
+        timeout_s=timeout_s,
+    )
+
+
+@contextmanager
+def _start_ranks(folder: Path, count: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(count):
+            with output_path(folder, rank).open("wb") as output:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "zprof.integrations.pytest_rank", str(folder)],
+                        env=os.environ | _environment(rank, count),
+                        stdin=subprocess.PIPE,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+        yield processes
+    finally:
+        for process in processes:
+            end_rank(process)
+
+
+def _environment(rank: int, count: int) -> Mapping[str, str]:
+    """Return the variables that a launcher sets, and this process's import paths."""
+    paths = [path or os.getcwd() for path in sys.path]
+    chosen = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    return {
+        **{name: str(value) for name, value in chosen.items()},
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+    }
+
+
+def _wait_for_ranks(processes: list["subprocess.Popen[bytes]"], folder: Path, plan: RankPlan) -> str:
+    """Wait for all ranks, a failure or the timeout; return a description of the problem, or ""."""
+    exit_codes: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+    for rank, process in enumerate(processes):
+        threading.Thread(
+            target=lambda rank, process: exit_codes.put((rank, process.wait())),
+            args=(rank, process),
+            daemon=True,
+        ).start()
+    codes: dict[int, int] = {}
+    deadline = time.monotonic() + plan.timeout_s
+    while len(codes) < len(processes):
+        try:
+            rank, code = exit_codes.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            break
+        if code and not any(codes.values()):
+            deadline = min(deadline, time.monotonic() + _GRACE_S)
+        codes[rank] = code
+    if any(codes.values()):
+        return describe_failure(codes, len(processes), folder)
+    running = [rank for rank in range(len(processes)) if rank not in codes]
+    # Request each rank's position in the code, and wait for it with a short timeout.
+    for rank in running:
+        processes[rank].send_signal(ASK)
+    end = time.monotonic() + _ANSWER_TIMEOUT_S
+    while time.monotonic() < end and not all(_has_answered(folder, rank) for rank in running):
+        time.sleep(_POLL_S)
+    return describe_timeout(running, len(processes), folder, plan) if running else ""
+
+
+def _has_answered(folder: Path, rank: int) -> bool:
+    path = stack_path(folder, rank)
+    return path.exists() and path.stat().st_size > 0
+
+
+def end_rank(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a rank and its child processes; the rank is the leader of its own session."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
+
+
+def output_path(folder: Path, rank: int) -> Path:
+    """Return the path of a rank's output."""
+    return folder / f"output{rank}.txt"
+
+
+def describe_failure(codes: Mapping[int, int], count: int, folder: Path) -> str:
+    """Describe the rank that failed first: the others fail because it exited.  ``codes`` are by rank."""
+    raised = sorted(failure for rank in codes for failure in _read_failures(folder, rank))
+    reporting_ranks = {rank for _, rank, _ in raised}
+    # A rank that loses its connections may abort: this is not the cause if another one raised an exception.
+    silent = [
+        rank
+        for rank, code in codes.items()
+        if code and rank not in reporting_ranks and not (raised and code == _ABORT)
+    ]
+    if silent:
+        code = codes[silent[0]]
+        end = f"was killed by {name_signal(-code)}" if code < 0 else f"exited with code {code}"
+        return f"rank {silent[0]} of {count} {end}"
+    _, rank, line = raised[0]
+    return f"rank {rank} of {count}: {_clean(line)}"
+
+
+def describe_timeout(running: Sequence[int], count: int, folder: Path, plan: RankPlan) -> str:
+    """Describe the ranks that did not finish in time, with their positions in the code."""
+    label = ("rank " if len(running) == 1 else "ranks ") + ", ".join(str(rank) for rank in running)
+    line = f"{label} of {count} did not finish within {plan.timeout_s:g} s (timeout_s)"
+    positions = [(rank, _read_position(stack_path(folder, rank), plan.file)) for rank in running]
+    descriptions = [f"rank {rank} is at {_clean(position)}" for rank, position in positions if position]
+    return "; ".join([line, *descriptions[:_MAX_POSITIONS]])
+
+
+def _read_failures(folder: Path, rank: int) -> list[tuple[int, int, str]]:
+    """Return (time, rank, message) if a rank reported an exception, as a list of at most one."""
+    try:
+        failure = json.loads(failure_path(folder, rank).read_text())
+        return [(int(failure["time_ns"]), rank, str(failure["line"]))]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _read_position(path: Path, file: str) -> str:
+    """Return the innermost frame in the function's own file."""
+    try:
+        frames = list(_FRAME.finditer(path.read_text(errors="replace")))
+    except OSError:
+        return ""
+    own = next((frame for frame in frames if frame["file"] == file), None)
+    return f"{Path(file).name}:{own['line']} in {own['function']}" if own else ""
+
+
+def _clean(text: str) -> str:
+    return shorten(printable(text), _MAX_LINE_LENGTH)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine.checkpoints import load_checkpoint, save_checkpoint
-from zprof.reference_engine.checkpoints.save import FileSystemWriter
+from zprof.reference_engine.checkpoints.save_and_load import FileSystemWriter
 from zprof.reference_engine.comm.mesh import make_mesh
 from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.program.gpt import GPT, GPTConfig

@@ -10,7 +10,7 @@ from tests.support.pytest_suites import RUNS, Suite
 from zprof.model.report import Report
 from zprof.notebook import report as diagnosing
 from zprof.run.reader import Run, load
-from zprof.testing import judging  # noqa: F401
+from zprof.testing import limits  # noqa: F401
 
 
 @cache

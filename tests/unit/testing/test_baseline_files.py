@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.check_runs import Made
 from zprof.model.errors import BadInput
-from zprof.testing.judging import baseline_path, load_baseline, save_baseline
+from zprof.testing.limits import baseline_path, load_baseline, save_baseline
 
 FILE = Path("/repository/tests/test_model.py")
 BASELINE = Made().baseline

@@ -6,7 +6,7 @@ from zprof.checks.limits import GATES
 from zprof.model.comparison import Limit
 from zprof.model.errors import BadInput
 from zprof.model.tenants import Tenant
-from zprof.testing.marker import KEYS, Marker, parse_markers
+from zprof.testing.limits import KEYS, Marker, parse_markers
 
 
 def one(**named: object) -> Limit:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.pytest_suites import Suite, said_by_zprof
 from zprof.model.comparison import Check, GateResult, Limit, Outcome
 from zprof.model.quantities import Unit
-from zprof.testing import judging
+from zprof.testing import limits
 
 HOLDS = """
 @pytest.mark.zprof_limit(peak="24 MiB", untagged="0.1%", bytes="3Ψ")
@@ -202,7 +202,7 @@ def test_a_result_is_a_harmless_failure_or_a_line_of_the_summary(
         zprof_version="0", run="run", baseline=None, outcome=outcome, results=tuple(results),
         notices=("nothing was judged",),
     )  # fmt: skip
-    monkeypatch.setattr(judging, "check", lambda *_, **__: made)
+    monkeypatch.setattr(limits, "check", lambda *_, **__: made)
     result = suite.run(HOLDS, "--junitxml=j.xml")
     assert ends(suite.folder)[0][1].splitlines() == failures
     assert len(said_by_zprof(result)) == said

@@ -17,8 +17,7 @@ from tests.support.pytest_suites import RUNS
 from zprof.integrations.pytest_rank import RankPlan, failure_path, stack_path
 from zprof.model.errors import BadInput, ZprofError
 from zprof.model.extras import MissingPackage
-from zprof.testing.ranks import describe_failure, describe_timeout, end_rank
-from zprof.testing.run_fixture import RunFixture
+from zprof.testing.run_fixture import RunFixture, describe_failure, describe_timeout, end_rank
 
 
 class Step:

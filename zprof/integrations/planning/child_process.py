@@ -9,12 +9,12 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 
 from zprof.model.errors import BadInput
 from zprof.model.memory_limit import check_address_space
@@ -27,15 +27,10 @@ _MAX_ANSWER_BYTES = 64 << 20
 LIMITS = Limits(memory_bytes=8 << 30, wall_s=600.0)
 
 
-class ChildAnswers(Struct, frozen=True, kw_only=True):
-    """The child's answers; ``failure`` tells how it failed, empty for a normal exit."""
+def run_task(task: Mapping[str, Any], limits: Limits) -> tuple[Sequence[Mapping[str, Any]], str]:
+    """Run a task in a child process; return its answers, and how it failed: empty for a normal exit.
 
-    lines: tuple[Mapping[str, Any], ...]
-    failure: str
-
-
-def run_task(task: Mapping[str, Any], limits: Limits) -> ChildAnswers:
-    """Run a task in a child process and return its answers.
+    A truncated answer is ignored.
 
     Raises:
         BadInput: the child refuses the task.
@@ -46,36 +41,26 @@ def run_task(task: Mapping[str, Any], limits: Limits) -> ChildAnswers:
         folder = Path(scratch)
         content = json.dumps({**to_builtins(task), "limits": to_builtins(limits)})
         (folder / TASK).write_text(content, encoding="ascii")
+        try:
+            stdout = sys.stderr.fileno()
+        except (AttributeError, OSError, ValueError):  # a test or a notebook replaced stderr
+            stdout = subprocess.DEVNULL
         with Sandbox(
             make_program("zprof.integrations.planning.child"),
             [scratch],
             limits,
-            stdout=sys.stderr.fileno() if _has_descriptor() else subprocess.DEVNULL,
+            stdout=stdout,
             stderr=None,
         ) as child:
             failure = child.wait()
-        lines = _decode_lines(read_lines(folder / ANSWERS, _MAX_ANSWER_BYTES))
-    for line in lines:
-        if "refused" in line:
-            raise BadInput(str(line["refused"]), hint=str(line.get("hint", "")))
-    return ChildAnswers(lines=lines, failure=failure.message if failure else "")
-
-
-def _has_descriptor() -> bool:
-    try:
-        sys.stderr.fileno()
-    except (AttributeError, OSError, ValueError):  # a test or a notebook replaced stderr
-        return False
-    return True
-
-
-def _decode_lines(lines: Iterable[bytes]) -> tuple[Mapping[str, Any], ...]:
-    """Return the complete answers; a truncated line is ignored."""
-    answers = []
-    for line in lines:
-        with contextlib.suppress(msgspec.DecodeError):
-            answers.append(msgspec.json.decode(line, type=dict[str, Any]))
-    return tuple(answers)
+        answers = []
+        for line in read_lines(folder / ANSWERS, _MAX_ANSWER_BYTES):
+            with contextlib.suppress(msgspec.DecodeError):
+                answers.append(msgspec.json.decode(line, type=dict[str, Any]))
+    for answer in answers:
+        if "refused" in answer:
+            raise BadInput(str(answer["refused"]), hint=str(answer.get("hint", "")))
+    return answers, failure.message if failure else ""
 
 
 #: Writes one answer as a line of JSON.

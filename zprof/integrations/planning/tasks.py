@@ -42,11 +42,11 @@ def verify_plan(plan: Plan, model: str | None = None, limits: Limits = LIMITS) -
     _refuse_unverifiable(job, rows, model)
     require_extra(Extra.RECORD, "--verify")
     task = {"task": "verify", "model": model, "job": msgspec.to_builtins(job), "stages": sorted(rows)}
-    answers = run_task(task, limits)
-    results = {line["stage"]: line for line in answers.lines if "peak_bytes" in line}
-    failed = {line["stage"]: line["error"] for line in answers.lines if "error" in line}
+    answers, failure = run_task(task, limits)
+    results = {line["stage"]: line for line in answers if "peak_bytes" in line}
+    failed = {line["stage"]: line["error"] for line in answers if "error" in line}
     if not results:
-        reason = next(iter(failed.values()), answers.failure or "it exited the process")
+        reason = next(iter(failed.values()), failure or "it exited the process")
         raise BadInput(f"--verify: the rank failed to run: {reason}", hint="plan without --verify")
     ranks = f"{job.degrees.dp} data-parallel x {job.degrees.mp} model-parallel ranks"
     source = f"the model returned by {model}" if model else "a GPT of the planned shape"
@@ -56,7 +56,7 @@ def verify_plan(plan: Plan, model: str | None = None, limits: Limits = LIMITS) -
         how=_METHOD,
         stages=tuple(_compare_stage(rows[stage], results[stage]) for stage in sorted(results)),
         gaps=(
-            *_list_failed_stage_gaps(sorted(set(rows) - set(results)), failed, answers.failure),
+            *_list_failed_stage_gaps(sorted(set(rows) - set(results)), failed, failure),
             *_list_unverifiable_gaps(job, model),
         ),
         seconds=time.monotonic() - start,
@@ -190,10 +190,10 @@ def count_model(spec: str, job: Job, limits: Limits = LIMITS) -> Job:
         )
     require_extra(Extra.RECORD, "--model")
     task = {"task": "count", "model": spec, "job": msgspec.to_builtins(job)}
-    answers = run_task(task, limits)
-    counted = next((line for line in answers.lines if "parameters" in line), None)
+    answers, failure = run_task(task, limits)
+    counted = next((line for line in answers if "parameters" in line), None)
     if counted is None:
-        reason = answers.failure or "it exited the process"
+        reason = failure or "it exited the process"
         raise BadInput(
             f"--model {spec}: the function returned no model: {reason}",
             hint="run the function on its own: python -c 'import torch; ...'",

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.collectors.watch.thread_text import parse_thread_text
@@ -53,11 +52,8 @@ _SIGNAL_BASE = 128
 _RESERVE_NAME, _RESERVE_BYTES = ".reserve", 64 << 10
 
 
-class SeenEnd(Struct, frozen=True):
-    """When a process was seen to have ended, and its status as of wait(2); None if unknown."""
-
-    time_ns: int
-    status: int | None
+#: When a process was seen to have ended, in ns, and its status as of wait(2); None if unknown.
+SeenEnd = tuple[int, int | None]
 
 
 class ProcessFollower:
@@ -116,7 +112,7 @@ class ProcessFollower:
             status = int(fields[_EXIT_STATUS]) if fields[_STATE] == "Z" else None
         except (OSError, ValueError, IndexError):
             status = None
-        self._ends[process] = SeenEnd(now_ns, _read_status(handle) if status is None else status)
+        self._ends[process] = now_ns, _read_status(handle) if status is None else status
         self._poll.unregister(handle)
         del self._open[handle]
         os.close(handle)
@@ -198,7 +194,7 @@ def _choose_processes(all_words: Sequence[ProcessWords]) -> Iterator[tuple[Proce
 
 
 def _make_end(words: ProcessWords, folder: Path, seen: SeenEnd | None, code: int, stderr: str) -> RankEnd:
-    status = seen.status if seen is not None else None
+    seen_ns, status = seen or (None, None)
     if status is None and os.getpid() in (words.parent, words.process):
         # The command itself: 128 + n may be signal n, as in a shell.
         status = code - _SIGNAL_BASE if code > _SIGNAL_BASE else code << 8
@@ -212,7 +208,7 @@ def _make_end(words: ProcessWords, folder: Path, seen: SeenEnd | None, code: int
         None,
     )
     is_fault = bool(signal_name) and fault is not None and not words.error
-    times = [each for each in (words.time_ns, seen.time_ns if seen else None) if each is not None]
+    times = [each for each in (words.time_ns, seen_ns) if each is not None]
     return RankEnd(
         rank=words.rank or 0,
         process=words.process,

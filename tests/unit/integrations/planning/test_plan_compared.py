@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from zprof.integrations.planning import tasks
-from zprof.integrations.planning.child_process import ChildAnswers
 from zprof.integrations.planning.verify_task import make_engine_settings, make_gpt_config
 from zprof.model.errors import BadInput
 from zprof.model.job import Backend, Batch, Degrees, ElementBytes, Job, Residual, Shape
@@ -34,7 +33,7 @@ def ran(stage: int, **tenants: int) -> dict[str, Any]:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, *lines: dict[str, Any], ended: str = "") -> None:
-    monkeypatch.setattr(tasks, "run_task", lambda task, limits: ChildAnswers(lines=lines, failure=ended))
+    monkeypatch.setattr(tasks, "run_task", lambda task, limits: (lines, ended))
 
 
 def test_differences_are_by_tenant_and_unknown_where_the_plan_is(monkeypatch: pytest.MonkeyPatch) -> None:

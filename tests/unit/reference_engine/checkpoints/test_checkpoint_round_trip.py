@@ -111,7 +111,7 @@ def test_a_failed_write_is_one_line_and_leaves_the_old_checkpoint(tmp_path, monk
     def disk_full(*arguments: object) -> None:
         raise OSError(28, "No space left on device\nand a second line")
 
-    monkeypatch.setattr(checkpoints.save.FileSystemWriter, "write_data", disk_full)
+    monkeypatch.setattr(checkpoints.save_and_load.FileSystemWriter, "write_data", disk_full)
     with pytest.raises(RuntimeError, match=r"^.*No space left[^\n]*$"):
         save_checkpoint(tmp_path / "x", model, optimizer, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
