@@ -1,12 +1,15 @@
 """Provide the value of the fixture ``zprof_run``.
 
 It records the runs of one test, opens them with their report, and determines to which run the limits apply.
+The code is a function without arguments, which is one step, or a function that takes ``record``, which is
+:func:`zprof.record` with its path and steps already set.
 
 Several ranks are processes of this machine.  A failure of a rank is reported on one line: the rank, and its
 exception, the signal that killed it, or its position in the code at the timeout.  No process outlives the
 call.
 """
 
+import inspect
 import json
 import os
 import pickle
@@ -24,22 +27,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from zprof.integrations.pytest_rank import ASK, PLAN, RankPlan, failure_path, stack_path
 from zprof.model.errors import BadInput, MissingData
 from zprof.model.extras import Extra, require_extra
 from zprof.model.formatting import name_signal, printable, shorten
 from zprof.notebook.run import AnalysedRun
-from zprof.testing.recording import (
-    RecordingRequest,
-    default_steps,
-    record_here,
-    refuse_turned_off,
-    takes_record,
-)
 
 if TYPE_CHECKING:
+    from zprof.collectors.recorder import Recorder
     from zprof.collectors.schedule import RecordingSchedule
 
+#: The variable that the recorder reads, repeated because the recorder cannot be imported without torch.
+_OFF_SWITCH = "ZPROF"
+_AS_FUNCTION = "def train(record): ... with record(model=model) as recording: ... recording.step()"
 #: One day.
 _MAX_TIMEOUT_S = 86_400
 #: Time for the other ranks to exit after one failed, so that all can report their errors.
@@ -162,6 +164,88 @@ def _refuse_objects(objects: dict[str, Any]) -> None:
             f"zprof_run: {', '.join(objects)} of this process cannot be used on several ranks",
             hint="create it in the function, and pass it to record(model=model)",
         )
+
+
+class RecordingRequest(Struct, frozen=True, kw_only=True):
+    """Path, steps and memory mode of a recording."""
+
+    path: Path
+    steps: "RecordingSchedule"
+    memory_mode: str = "full"
+
+
+def default_steps() -> "RecordingSchedule":
+    """Return the default of :func:`zprof.steps`."""
+    from zprof.collectors.schedule import RecordingSchedule
+
+    return RecordingSchedule()
+
+
+def refuse_turned_off() -> None:
+    """Check that recording is not turned off, before processes are started.
+
+    Raises:
+        MissingData: recording is turned off.
+    """
+    if os.environ.get(_OFF_SWITCH) == "0":
+        raise MissingData("zprof_run: recording is turned off by ZPROF=0", hint="unset it")
+
+
+def make_recorder(request: RecordingRequest) -> "Callable[..., Recorder]":
+    """Return :func:`zprof.record` with path, steps and memory mode set."""
+    from zprof.collectors.recorder import record
+
+    return partial(record, request.path, steps=request.steps, memory_mode=request.memory_mode)
+
+
+def record_here(train: Callable[..., object], request: RecordingRequest, **objects: Any) -> None:
+    """Run ``train`` and record it; its own exceptions pass through.
+
+    Args:
+        train: one step, or the entire training.
+        request: the output path and the steps.
+        objects: ``model``, ``optimizer`` and ``training`` of a step, as in :func:`zprof.record`.
+
+    Raises:
+        BadInput: ``train`` has a wrong signature, or takes ``record`` and ``objects`` are given.
+    """
+    __tracebackhide__ = True  # show exceptions of the test's own code without zprof's frames
+    is_entire_training = takes_record(train)
+    if is_entire_training and objects:
+        raise BadInput(f"zprof_run: {', '.join(objects)} cannot be given with a function that takes record",
+                       hint=f"pass it to record: {_AS_FUNCTION}")  # fmt: skip
+    record = make_recorder(request)
+    if is_entire_training:
+        train(record)
+        return
+    with record(**objects) as recording:
+        for _ in range(request.steps.total):
+            train()
+            recording.step()
+
+
+def takes_record(train: Callable[..., object]) -> bool:
+    """Return True if ``train`` is an entire training instead of a step.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    if not callable(train):
+        raise BadInput("zprof_run: the first argument is not a function", hint="zprof_run(step, model=model)")
+    try:
+        parameters = list(inspect.signature(train).parameters.values())
+    except (TypeError, ValueError):  # a built-in without a signature
+        parameters = []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = sum(
+        parameter.default is parameter.empty and parameter.kind in positional for parameter in parameters
+    )
+    if required > 1:
+        raise BadInput(
+            f"zprof_run: the function has {required} required arguments; it can take only record",
+            hint=f"bind the others with functools.partial: {_AS_FUNCTION}",
+        )
+    return required == 1
 
 
 def record_on_ranks(
