@@ -43,12 +43,21 @@ class ClockPings:
     """
 
     def __init__(self, marks: MarkLog, *, schedule: str = "", agree_s: float = 10.0) -> None:
-        self._marks, self._agree_s = marks, agree_s
+        self._marks = marks
         self._count = 0
         self._group: dist.ProcessGroup | None = None
         self._gap: Gap | None = None
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            self._create_group(schedule)
+            try:
+                verdict = agree_to_ping(
+                    default_store(), dist.get_rank(), dist.get_world_size(), schedule, agree_s
+                )
+                if verdict == GO:
+                    self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT, group_desc=CLOCK_GROUP)
+                else:
+                    self._fail(_REASONS.get(verdict, _REASONS[STAY]))
+            except Exception as error:
+                self._fail(f"could not create a process group for pings: {first_line(error)}")
 
     def send(self) -> bool:
         """Fire the pings of one end of a window.
@@ -105,18 +114,6 @@ class ClockPings:
     def gaps(self) -> list[Gap]:
         """Return the reason why pings are missing, or an empty list."""
         return [self._gap] if self._gap else []
-
-    def _create_group(self, schedule: str) -> None:
-        try:
-            verdict = agree_to_ping(
-                default_store(), dist.get_rank(), dist.get_world_size(), schedule, self._agree_s
-            )
-            if verdict == GO:
-                self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT, group_desc=CLOCK_GROUP)
-            else:
-                self._fail(_REASONS.get(verdict, _REASONS[STAY]))
-        except Exception as error:
-            self._fail(f"could not create a process group for pings: {first_line(error)}")
 
     def _left_key(self) -> str:
         assert self._group is not None

@@ -137,14 +137,10 @@ def _read_columns(rows: Sequence[Any]) -> Columns:
         columns: Iterable[Sequence[Any]] = zip(*map(_GET_VALUES, rows), strict=True)  # one visit of each row
     except KeyError:
         columns = [read_column(rows, field.name, _get_default(field)) for field in _FIELDS]
-    return {field.name: _check_values(values, field) for field, values in zip(_FIELDS, columns, strict=True)}
-
-
-def _check_values(values: Sequence[Any], field: FieldInfo) -> Sequence[Any]:
-    if field.type is Any:
-        return values
-    checked: list[Any] = msgspec.convert(values, list[field.type])  # type: ignore[name-defined]
-    return checked
+    return {
+        field.name: values if field.type is Any else msgspec.convert(values, list[field.type])  # type: ignore[name-defined]
+        for field, values in zip(_FIELDS, columns, strict=True)
+    }
 
 
 def _get_default(field: FieldInfo) -> Any:

@@ -222,17 +222,12 @@ def make_range_rows(
                 method=BY_COMM_RANGE,
             )
         )
-    return rows, _list_incomplete_range_gaps(incomplete)
-
-
-def _list_incomplete_range_gaps(incomplete: int) -> list[Gap]:
     if not incomplete:
-        return []
-    return [
-        Gap(
-            kind=GapKind.COLLECTIVES,
-            what="ranges of collectives",
-            reason=f"{incomplete} ::comm ranges lack kind, pg, seq or bytes",
-            remedy="write them as described in docs/recording.md",
-        )
-    ]
+        return rows, []
+    gap = Gap(
+        kind=GapKind.COLLECTIVES,
+        what="ranges of collectives",
+        reason=f"{incomplete} ::comm ranges lack kind, pg, seq or bytes",
+        remedy="write them as described in docs/recording.md",
+    )
+    return rows, [gap]

@@ -48,7 +48,8 @@ def make_damaged_error(what: str) -> BadInput:
 def read_rows(value: object, where: str, budget: Budget) -> list[Row]:
     """Return ``value`` checked as a list of dicts."""
     if type(value) is not list and type(value) is not tuple:
-        raise make_damaged_error(f"{where} is {_get_type_name(value)}, not a list")
+        found = "missing" if value is None else type(value).__name__
+        raise make_damaged_error(f"{where} is {found}, not a list")
     budget.spend(len(value), where)
     _check_types(value, {dict}, where, "an entry")
     return cast(list[Row], value if type(value) is list else list(value))
@@ -123,10 +124,6 @@ def _check_types(values: Sequence[object], allowed: set[type], where: str, what:
         names = ", ".join(sorted(kind.__name__ for kind in wrong)[:3])
         expected = " or ".join(sorted(kind.__name__ for kind in allowed))
         raise make_damaged_error(f"{where}: {what} is {names.replace('NoneType', 'missing')}, not {expected}")
-
-
-def _get_type_name(value: object) -> str:
-    return "missing" if value is None else type(value).__name__
 
 
 class TextNumbers:
