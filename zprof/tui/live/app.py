@@ -70,7 +70,7 @@ _LEGEND = "m memory, t time, . not recorded"
 
 
 class RankLines(ScrollView, can_focus=True):
-    """Show :class:`~zprof.tui.live.steps.RankRows` below a fixed header line."""
+    """Show :class:`~zprof.tui.live.presenter.RankRows` below a fixed header line."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
