@@ -9,7 +9,7 @@ A cause is one file of this folder, with one record::
         return Signal(lost_ns=lost_ns, words={"lost": lost_ns}, facts=[make_fact("...", lost_ns)])
 
     @CAUSE.edit
-    def shorten_loading(analysis, graph, finding):     # the measured step without it
+    def load_without_wait(analysis, graph, finding):     # the measured step without it
         return [...]
 
 What is the same for all causes is done once, in :mod:`zprof.diagnosis`: severity, saving, claims, order.
@@ -156,7 +156,7 @@ class Observation(Signal, frozen=True, kw_only=True):
 
 
 class Absent(Struct, frozen=True):
-    """The measured step shows that the cause is absent, whatever the signs of the recording are."""
+    """The measured step is not shorter without the cause. If it ``outranks_signs``, these are dropped."""
 
 
 #: Find the signs of a cause in a run, against a baseline if there is one; None if there are none.

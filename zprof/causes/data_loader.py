@@ -2,7 +2,8 @@
 
 Signs: the idle time within ``enumerate(DataLoader)#….__next__``, with the launch gap right after it, on most
 ranks and in the typical step. At least 2 % of the step is a finding (docs/thresholds.md; measured healthy
-loaders take 0.3 to 0.7 %), at least 5 % has high confidence.
+loaders take 0.3 to 0.7 %), at least 5 % has high confidence. The step of devices, played with
+batches that are ready, may show less: from a gain of 1.5 %.
 
 A late first batch (workers start, caches are cold) is not reported if the others are on time. A batch that is
 late on a single rank belongs to ZP301 and ZP302. With the fix each batch is ready when it is requested.

@@ -1,6 +1,6 @@
 """Choose the form of a fix that suits the run: its framework and engine, with the run's own sizes.
 
-A rule states its fix once, as a form per engine and the settings of frameworks around them. A run of a known
+A cause states its fix once, as a form per engine and the settings of frameworks around them. A run of a known
 engine gets that form only. The reference engine gets the form of FSDP2 too, for readers of the demonstration.
 """
 
@@ -162,7 +162,7 @@ def round_up(value: float) -> int:
 
 
 _TRANSFORMERS_BLOCKS = 'TrainingArguments(fsdp_config={"transformer_layer_cls_to_wrap": ["Block"]})'
-#: The same change in several rules, as settings of the frameworks.
+#: The same change of several causes, as settings of the frameworks.
 WRAP_BLOCKS: Mapping[tuple[Framework, Engine | None], str] = {
     (Framework.TRANSFORMERS, Engine.FSDP2): _TRANSFORMERS_BLOCKS,
     (Framework.TRANSFORMERS, Engine.FSDP1): _TRANSFORMERS_BLOCKS,

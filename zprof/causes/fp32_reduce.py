@@ -9,7 +9,8 @@ float32, and one of
 
 (docs/thresholds.md). If the type in which the model computes is unknown (all_reduces of a CPU program),
 the result is a gap. The fix halves the bytes (:mod:`zprof.step.needless_bytes`). Nothing is
-reported below 1 % of the step (chosen: bytes are exact, but too few to matter there).
+reported below 1 % of the step, at once or when the step without it has been played (chosen: bytes are exact,
+but too few to matter there).
 """
 
 from collections.abc import Sequence

@@ -40,9 +40,9 @@ def diagnose(
     Raises:
         BadInput: A recording is damaged.
     """
-    analysis = _expect(_analyse_run(run, policy), expected_bus_bytes_per_s)
+    analysis = _analyse_run(run, policy)
     baseline_analysis = _analyse_run(baseline, policy) if baseline is not None else None
-    return _build_report(analysis, baseline_analysis, _list_needs(analysis))
+    return _build_report(analysis, baseline_analysis, _list_needs(analysis), expected_bus_bytes_per_s)
 
 
 def diagnose_side_by_side(
@@ -83,11 +83,20 @@ def diagnose_time(
     """
     analysis = run if isinstance(run, RunAnalysis) else analyse_time_only(run, policy)
     baseline_analysis = analyse_time_only(baseline, policy) if baseline is not None else None
-    analysis = _expect(analysis, expected_bus_bytes_per_s)
-    return _build_report(analysis, baseline_analysis, _list_needs(analysis) - {Need.MEMORY})
+    has = _list_needs(analysis) - {Need.MEMORY}
+    return _build_report(analysis, baseline_analysis, has, expected_bus_bytes_per_s)
 
 
-def _build_report(analysis: RunAnalysis, baseline: RunAnalysis | None, has: frozenset[Need]) -> Report:
+def _build_report(
+    analysis: RunAnalysis,
+    baseline: RunAnalysis | None,
+    has: frozenset[Need],
+    expected_bus_bytes_per_s: float | None,
+) -> Report:
+    if expected_bus_bytes_per_s is not None:
+        analysis = replace(analysis, expected_bus_bytes_per_s=expected_bus_bytes_per_s)
+        if baseline is not None:
+            baseline = replace(baseline, expected_bus_bytes_per_s=expected_bus_bytes_per_s)
     causes = _select_causes(analysis, has)
     findings, gaps = find_causes(causes, analysis, baseline)
     comparison = None
@@ -111,7 +120,7 @@ def _build_report(analysis: RunAnalysis, baseline: RunAnalysis | None, has: froz
 
 
 def _list_needs(analysis: RunAnalysis) -> frozenset[Need]:
-    """Return what a run has that causes need."""
+    """Return what a run has that causes need; of times and memory each cause says itself what is missing."""
     devices = {analysis.run.device, *(rank.device for rank in analysis.memory.per_rank)}
     is_on_device = devices != {"cpu"}
     return frozenset({Need.STEPS, Need.MEMORY} | ({Need.DEVICE} if is_on_device else set()))
@@ -177,10 +186,6 @@ def _make_report(case: Case, verdict: Verdict) -> Report:
         unclaimed=case.unexplained.terms,
         unclaimed_rank=case.unexplained.rank,
     )
-
-
-def _expect(analysis: RunAnalysis, bus_bytes_per_s: float | None) -> RunAnalysis:
-    return replace(analysis, expected_bus_bytes_per_s=bus_bytes_per_s) if bus_bytes_per_s else analysis
 
 
 def _analyse_run(run: Run | RunAnalysis, policy: WindowPolicy) -> RunAnalysis:

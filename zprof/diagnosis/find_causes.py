@@ -131,7 +131,7 @@ def _price_answers(
 def _decide_by_step(
     step: PlayedStep, answers: dict[str, Finding | Untested], causes: Mapping[str, Cause]
 ) -> dict[str, Finding]:
-    """Return the findings of causes that the measured step decides; drop what their signs said.
+    """Return the findings of causes that the measured step decides; drop what their signs said or lacked.
 
     A sign that a cause found above low confidence produces as well says nothing more.
     """

@@ -122,7 +122,8 @@ def judge(case: Case) -> Verdict:
     ending, hang = _describe_ending(case), case.hang
     if hang is not None and (hang.status is HangStatus.STUCK or not case.time.per_rank):
         if hang.status is HangStatus.STUCK:
-            return _make_verdict(_RISK, next(each.sentence for each in case.findings if each.is_hang))
+            told = next((each.sentence for each in case.findings if each.is_hang), "stuck: why is not known")
+            return _make_verdict(_RISK, told)
         from zprof.causes.stuck import describe_not_stuck  # most runs have no such state
 
         if not ending:

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from tests.support.analyses import Scenario
 from tests.support.reports import slower
 from tests.support.rule_runs import run_of
 from zprof.analysis.columns import Columns
 from zprof.causes import load_causes
 from zprof.causes.blocking_sync import is_waiting_as_often
 from zprof.diagnosis.change import attribute_change, find_unclaimed_change, is_cause_of_change
+from zprof.diagnosis.diagnose import diagnose
 from zprof.model.findings import Confidence, Evidence, Finding, SavingNote
 from zprof.model.time import LEDGER_TERMS
 
@@ -97,3 +99,11 @@ def test_waits_are_as_many_as_before_or_more(now: int, before: int, *, is_as_oft
         replace(run, waits=Columns({"wait_ns": np.full(each * len(run.steps), MS)})) for each in (now, before)
     ]
     assert is_waiting_as_often(*made) is is_as_often
+
+
+def test_a_link_that_was_as_slow_before_is_no_cause_of_the_difference() -> None:
+    """What the user expects of the link holds for both runs."""
+    run = run_of(Scenario(bytes_per_s=60e6))
+    report = diagnose(run, run, expected_bus_bytes_per_s=6e9)
+    changes = [each.change_ns for each in report.findings if each.cause == "low_bus_bandwidth"]
+    assert [low <= 0 <= high for low, high in filter(None, changes)] == [True]
