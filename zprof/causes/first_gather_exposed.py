@@ -63,7 +63,7 @@ CAUSE = Cause(
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation | None:
     """Return what is exposed of the first gathers; the step without it tells what that costs."""
-    analysis, first = step.analysis, _find_first_gathers(step.analysis)
+    analysis, first = step.analysis, step.analysis.compute_once(_find_first_gathers)
     exposed_ns = mean_per_step(analysis, first.ints("exposed_transfer_ns").sum())
     if exposed_ns < _MIN_EXPOSED_RATIO * mean_wall_ns(analysis):
         return None
@@ -89,7 +89,7 @@ def _find_first_gathers(analysis: RunAnalysis) -> Columns:
 @CAUSE.edit
 def launch_after_update(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Return the step with each first gather launched right after the last kernel before it."""
-    rows = frozenset(_find_first_gathers(analysis).row.tolist())
+    rows = frozenset(analysis.compute_once(_find_first_gathers).row.tolist())
     return [edit_ranks(graph, lambda rank: _launch_earlier(rank, rows))]
 
 

@@ -112,7 +112,7 @@ def _price_answers(
     causes of which signs show nothing, or too little; effects of another cause are dropped.
     """
     decided = _decide_by_step(step, answers, causes)
-    signs = [each for each in answers.values() if isinstance(each, Finding) and each.cause not in decided]
+    signs = [each for each in answers.values() if isinstance(each, Finding)]
     priced = [price_finding(step, finding, causes[finding.cause]) for finding in signs]
     known = [*(finding for finding, _ in priced if finding is not None), *decided.values()]
     sure = {finding.cause for finding in known if finding.confidence is not Confidence.LOW}
@@ -162,8 +162,9 @@ def look_at_step(step: PlayedStep, cause: Cause) -> Finding | Absent | None:
     seen = cause.look_at_step(step)
     if not isinstance(seen, Observation):
         return seen
+    unlocated = replace(seen, locate=lambda: None)  # its line is looked for once it is a finding
     played = (
-        list_gains(step, make_finding(step.analysis, cause, seen), cause)
+        list_gains(step, make_finding(step.analysis, cause, unlocated), cause)
         if seen.changed is None
         else [gain for changed in seen.changed if (gain := step.gain_ns(changed)) is not None]
     )
