@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.memory.largest_rank import (
     LargestRank,
-    cap_confidence,
     find_largest_rank,
     is_worth,
     limit_confidence,
@@ -26,7 +25,7 @@ from zprof.analysis.memory.model_structure import Logits, find_logits, format_mo
 from zprof.analysis.signal import make_fact
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import ANY, Fix
-from zprof.model.findings import Confidence
+from zprof.model.findings import Confidence, cap_confidence
 from zprof.model.memory import Basis
 from zprof.model.quantities import Unit
 from zprof.model.tenants import Tenant

@@ -35,7 +35,7 @@ from zprof.analysis.time.recording_quality import (
     measure_wait_before_steps_ns,
 )
 from zprof.causes.cause import MIN_GAIN_RATIO, Cause, Signal
-from zprof.model.findings import Confidence, Severity
+from zprof.model.findings import LEVELS, Confidence, Severity
 from zprof.model.quantities import Unit
 
 _MIN_FIRST_WAIT_RATIO = 0.20
@@ -82,8 +82,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     signs = [sign for find_sign in _SIGNS if (sign := find_sign(analysis))]
     if not signs:
         return None
-    order = list(Severity)
-    worst = min(signs, key=lambda sign: order.index(sign.severity or Severity.LOW))
+    worst = max(signs, key=lambda sign: LEVELS.index(sign.severity or Severity.LOW))
     return replace(worst, facts=[fact for sign in signs for fact in sign.facts])
 
 

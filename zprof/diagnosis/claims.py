@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from zprof.causes.cause import Cause
-from zprof.model.findings import Confidence, Finding, SavingNote, Severity
+from zprof.model.findings import LEVELS, Confidence, Finding, SavingNote, Severity
 from zprof.model.time import CollectiveTime, RankTime, StepTime
 
 #: Terms that count as lost. Compute counts only to the extent that a cause claims it.
@@ -23,7 +23,6 @@ _LOST = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "idle_ns
 #: Steps behind the first one that show what recurs.
 _MIN_LATER_STEPS = 2
 _Ns = TypeVar("_Ns", int, float)
-_CONFIDENCE_RANK = {Confidence.LOW: 0, Confidence.MEDIUM: 1, Confidence.HIGH: 2}
 
 
 def distorts_times(finding: Finding) -> bool:
@@ -101,7 +100,7 @@ def split_savings(
     # Sort explained findings last, then by decreasing confidence; the sort is stable.
     for finding in sorted(
         order_findings(findings, causes),
-        key=lambda f: (f.cause in explained, -_CONFIDENCE_RANK[f.confidence]),
+        key=lambda f: (f.cause in explained, -LEVELS.index(f.confidence)),
     ):
         high = take_from_terms(remaining, causes[finding.cause].terms, finding.saving_ns[1])
         is_used_up = finding.saving_ns[1] > 0 and high == 0
@@ -133,7 +132,7 @@ def _move_after_explaining(findings: Sequence[Finding], causes: Mapping[str, Cau
             index
             for index, other in enumerate(ordered)
             if causes[other.cause].explains(causes[finding.cause])
-            and _CONFIDENCE_RANK[other.confidence] > _CONFIDENCE_RANK[finding.confidence]
+            and LEVELS.index(other.confidence) > LEVELS.index(finding.confidence)
         ]
         own_index = ordered.index(finding)
         if explaining and max(explaining) > own_index:

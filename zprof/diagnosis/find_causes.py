@@ -32,7 +32,7 @@ from zprof.causes.cause import (
     write_evidence,
 )
 from zprof.diagnosis.claims import change_saving, split_savings
-from zprof.model.findings import Confidence, Finding, SavingNote, Severity
+from zprof.model.findings import LEVELS, Confidence, Finding, SavingNote, Severity, cap_confidence
 from zprof.model.gaps import Gap, GapKind
 from zprof.step.edits import changes_graph
 from zprof.step.play import PlayedStep, widen_gains
@@ -44,8 +44,6 @@ _SURE_GAIN_RATIO, _SURE_STEPS = 0.05, 3
 _MAX_WIDENING_RATIO = 0.25
 #: Above this ratio of the ends of a range, it does not say what the fix is worth.
 _MAX_SURE_SPAN = 4.0
-_SEVERITY_RANK = {Severity.LOW: 0, Severity.MEDIUM: 1, Severity.HIGH: 2}
-_CONFIDENCES = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 #: A gain below this share of the step means that the cause costs nothing.
 _NEGLIGIBLE_RATIO = 0.01
 
@@ -180,7 +178,7 @@ def look_at_step(step: PlayedStep, cause: Cause) -> Finding | Absent | None:
     sure = Confidence.HIGH if is_sure else Confidence.MEDIUM
     signal = replace(
         seen,
-        confidence=Confidence.LOW if is_note else min(sure, seen.max_confidence, key=_CONFIDENCES.index),
+        confidence=Confidence.LOW if is_note else cap_confidence(sure, seen.max_confidence),
         facts=[*seen.facts, make_fact("replayed_saving", max(gains), rank=seen.gain_rank)],
         saving_ns=(low, min(high, seen.max_saving_ns)),
         severity=rate_severity(min(high, seen.max_saving_ns), step.step_ns),
@@ -249,7 +247,7 @@ def rate_by_range(finding: Finding, wall_ns: float) -> Finding:
     is_wide = high > _MAX_SURE_SPAN * low and finding.confidence is Confidence.HIGH
     severity = finding.severity
     if finding.saving_bytes is None:
-        severity = min(severity, rate_severity(high, wall_ns), key=_SEVERITY_RANK.__getitem__)
+        severity = min(severity, rate_severity(high, wall_ns), key=LEVELS.index)
     return replace(
         finding, severity=severity, confidence=Confidence.MEDIUM if is_wide else finding.confidence
     )

@@ -21,6 +21,10 @@ FAMILIES = {
 }
 
 
+#: Values of severities and confidences, the lowest first.
+LEVELS = ("low", "medium", "high")
+
+
 class Severity(StrEnum):
     """Importance of a finding."""
 
@@ -35,6 +39,11 @@ class Confidence(StrEnum):
     HIGH = "high"
     MEDIUM = "medium"
     LOW = "low"
+
+
+def cap_confidence(confidence: Confidence, limit: Confidence) -> Confidence:
+    """Return the lower of the two."""
+    return min(confidence, limit, key=LEVELS.index)
 
 
 class SavingNote(StrEnum):

@@ -9,7 +9,7 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.signal import Untested
 from zprof.analysis.user_code import find_user_frame
-from zprof.model.findings import Confidence, SourceLocation
+from zprof.model.findings import Confidence, SourceLocation, cap_confidence
 from zprof.model.memory import (
     Allocation,
     Basis,
@@ -126,17 +126,11 @@ _WORTH_BYTES = 1 << 20
 #: Share of bytes attributed by rules about stacks and sizes above which the confidence is limited.
 _GUESSED_RATIO = 0.10
 _MOSTLY_GUESSED_RATIO = 0.50
-_CONFIDENCE_ORDER = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 
 
 def is_worth(saving_bytes: float, big: LargestRank) -> bool:
     """Return True if the bytes are worth a finding: at least 1 % of the peak, and 1 MiB."""
     return saving_bytes >= max(_WORTH_BYTES, _MIN_STEP_RATIO * big.peak_bytes)
-
-
-def cap_confidence(confidence: Confidence, limit: Confidence) -> Confidence:
-    """Return the lower of the two."""
-    return min(confidence, limit, key=_CONFIDENCE_ORDER.index)
 
 
 def limit_confidence(confidence: Confidence, big: LargestRank, uncertain_ratio: float) -> Confidence:
