@@ -2,7 +2,7 @@
 
     python -m benchmarks.before_after [--jobs 3] [--first-seed 1000] [--pairs A+B ...] [--show]
 
-Each job of :mod:`benchmarks.jobs` has two causes planted. One of them is removed for the baseline, the other
+Each job of :mod:`zprof.simulator` has two causes planted. One of them is removed for the baseline, the other
 one is there in both. *First* counts the cases in which the cause that changed is the first finding, *because*
 those in which it is also the reason that a verdict of slower gives (of so many: few steps often do not allow
 one), *range* those in which its range holds the true difference of the step times. Writes
@@ -18,16 +18,16 @@ from tempfile import TemporaryDirectory
 from benchmarks.conditions import conditions, today
 from benchmarks.diagnosis import spread
 from benchmarks.diagnosis_jobs import MIXED, add_user_facts
-from benchmarks.jobs import Job, draw_job
-from benchmarks.jobs.faults import remove
-from benchmarks.jobs.kineto import write_traces
-from benchmarks.jobs.machine import run_job
-from benchmarks.jobs.truth import step_time_ns
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.diagnosis.diagnose import diagnose
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.report import VerdictStatus
 from zprof.run.reader import load
+from zprof.simulator.faults import remove
+from zprof.simulator.ground_truth import draw_job, step_time_ns
+from zprof.simulator.host import run_job
+from zprof.simulator.job import Job
+from zprof.simulator.kineto import write_traces
 
 RESULTS = Path(__file__).parent / "results"
 PAIRS = (

@@ -3,7 +3,7 @@
     python -m benchmarks.diagnosis [--jobs 10] [--unplanted 20] [--first-seed 1000] [--causes NAME ...]
     python -m benchmarks.diagnosis --own [--seeds 5] [--strengths 0.5 1 2] [--healthy 50] [--causes NAME ...]
 
-The main table is of :mod:`benchmarks.jobs`, which was written without knowledge of the rules: a number
+The main table is of :mod:`zprof.simulator`, which was written without knowledge of the rules: a number
 of jobs for each cause and each pair of causes, and recordings in which nothing was planted.  Seeds below 1000
 are for work on the rules; reported figures use seeds from 1000 on.  ``--own`` is the older simulator, whose
 traces hold what the rules look for: each cause on NVIDIA GPUs and on gloo CPU ranks.
@@ -36,8 +36,8 @@ from benchmarks.diagnosis_own import (
     list_pair_cases,
     tabulate_outcomes,
 )
-from benchmarks.jobs import CAUSES
 from zprof.simulator.causes import PLANTS
+from zprof.simulator.job import CAUSES
 from zprof.simulator.plan import Vendor
 
 RESULTS = Path(__file__).parent / "results"

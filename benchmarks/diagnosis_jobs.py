@@ -1,6 +1,6 @@
 """Diagnose jobs of the independent simulator: what was planted, what was found, what each fix really saves.
 
-:mod:`benchmarks.jobs` draws jobs without knowledge of the rules, and says what removing any cause saves,
+:mod:`zprof.simulator` draws jobs without knowledge of the rules, and says what removing any cause saves,
 planted or not.  So a finding of a cause that was not planted is judged like any other: by what its fix would
 save.
 """
@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from benchmarks.jobs import CAUSES, SHAPES, Job, draw_job, gain_ns, write_job
 from tests.support.diagnoses import device_with_room
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.diagnosis.diagnose import diagnose
@@ -22,6 +21,8 @@ from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.model.memory import Memory
 from zprof.run.reader import load
+from zprof.simulator.ground_truth import draw_job, gain_ns, write_job
+from zprof.simulator.job import CAUSES, SHAPES, Job
 
 #: Shares of the step: a cause that costs less need not be found, and a fix that saves less is a false
 #: accusation.

@@ -11,7 +11,7 @@ marks of steps or hosts ("unmarked").
 
 Jobs with a planted cause are also diagnosed, with all events and after events were removed from their files
 ("imported"), which keep no sequence numbers: a cause that leads the findings should still lead them.  Jobs of
-:mod:`benchmarks.jobs` are of NVIDIA's form; those of the other simulator are of the form of a vendor.
+:mod:`zprof.simulator` are of NVIDIA's form; those of the other simulator are of the form of a vendor.
 
 Each recording is printed and written to ``benchmarks/results/lost-events-DATE.json`` as soon as it is judged.
 """
@@ -38,7 +38,6 @@ from benchmarks.conditions import conditions, today
 from benchmarks.diagnosis import RESULTS
 from benchmarks.diagnosis_jobs import JobCase, judge_job
 from benchmarks.diagnosis_own import healthy_plan
-from benchmarks.jobs import draw_job, write_job
 from tests.support.diagnoses import base
 from zprof.analysis.analysis import analyse_time_only
 from zprof.analysis.columns import Columns, Groups, Texts
@@ -49,6 +48,7 @@ from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.run.reader import load
 from zprof.simulator.causes import NONE, plant
+from zprof.simulator.ground_truth import draw_job, write_job
 from zprof.simulator.plan import Vendor
 from zprof.simulator.simulate import simulate
 

@@ -1,6 +1,6 @@
 """The cases: what stands in a folder, and what a user types there.
 
-The jobs of :mod:`benchmarks.jobs` are the smallest ones whose planted cause is found, with all engines and
+The jobs of :mod:`zprof.simulator` are the smallest ones whose planted cause is found, with all engines and
 kinds of recordings among them.
 """
 

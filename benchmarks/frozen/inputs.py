@@ -6,10 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks import hang_jobs, jobs
+from benchmarks import hang_jobs
 from benchmarks.hang_jobs.logs import write_logs
-from benchmarks.jobs.kineto import write_traces
 from benchmarks.snapshot_truth.generator import generate
+from zprof.simulator.faults import remove
+from zprof.simulator.ground_truth import draw_job
+from zprof.simulator.host import run_job
+from zprof.simulator.kineto import write_traces
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "docs/pictures/runs"
@@ -66,16 +69,16 @@ def _copy(source: Path, name: str, folder: Path) -> None:
 
 
 def _simulate_job(seed: int, fault: str | None, shape: str, without: str, folder: Path) -> None:
-    job = jobs.draw_job(seed, fault, shape)
+    job = draw_job(seed, fault, shape)
     recorded = {"job": job}
     if without:
-        before = jobs.remove(job, without)
+        before = remove(job, without)
         if before is None:
             raise ValueError(f"job {seed} of {fault} has no {without} to remove")
         recorded["before"] = before
     for name, each in recorded.items():
         (folder / name).mkdir()
-        write_traces(jobs.run_job(each), folder / name, range(each.world))
+        write_traces(run_job(each), folder / name, range(each.world))
 
 
 def _simulate_hang(seed: int, fault: str, folder: Path) -> None:

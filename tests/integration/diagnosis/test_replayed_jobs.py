@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from benchmarks.diagnosis_jobs import add_user_facts
-from benchmarks.jobs import Truth, draw_job, write_job
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.diagnosis.diagnose import diagnose
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.run.reader import load
+from zprof.simulator.ground_truth import Truth, draw_job, write_job
 from zprof.step.edits import even_out_ranks
 from zprof.step.from_recording import build_graph
 from zprof.step.play import play_graph

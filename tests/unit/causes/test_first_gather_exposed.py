@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.jobs import draw_job, write_job
-from benchmarks.jobs.faults import remove
-from benchmarks.jobs.job import Job
 from zprof.analysis.analysis import analyse_time_only
 from zprof.diagnosis.diagnose import diagnose_time
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence, Finding
 from zprof.run.reader import load
+from zprof.simulator.faults import remove
+from zprof.simulator.ground_truth import draw_job, write_job
+from zprof.simulator.job import Job
 
 NAME = "first_gather_exposed"
 

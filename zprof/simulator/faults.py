@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.jobs.draw import Rng, draw_dialect, draw_healthy, make_rng, slim
-from benchmarks.jobs.job import (
+from zprof.simulator.draw import Rng, draw_dialect, draw_healthy, make_rng, slim
+from zprof.simulator.job import (
     CAUSES,
     SHAPES,
     Block,

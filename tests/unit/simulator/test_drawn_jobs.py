@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.jobs import CAUSES, Job, draw_job, gain_ns, remove, run_job, write_job
-from benchmarks.jobs.faults import draw_candidate
+from zprof.simulator.faults import draw_candidate, remove
+from zprof.simulator.ground_truth import draw_job, gain_ns, write_job
+from zprof.simulator.host import run_job
+from zprof.simulator.job import CAUSES, Job
 
 
 def read_traces(folder: Path) -> list[dict[str, Any]]:

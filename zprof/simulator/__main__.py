@@ -1,15 +1,16 @@
-"""Write a simulated job: `python -m benchmarks.jobs --seed 7 --fault straggler_rank OUT`."""
+"""Write a simulated job: `python -m zprof.simulator --seed 7 --fault straggler_rank OUT`."""
 
 from __future__ import annotations
 
 import argparse
 
-from benchmarks.jobs import CAUSES, SHAPES, draw_job, write_job
+from zprof.simulator.ground_truth import draw_job, write_job
+from zprof.simulator.job import CAUSES, SHAPES
 
 
 def main() -> None:
     """Parse the command line and write the job."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.jobs")
+    parser = argparse.ArgumentParser(prog="python -m zprof.simulator")
     parser.add_argument("folder", help="where the traces and truth.json go")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", help='a cause to plant, or two joined by "+": ' + ", ".join(CAUSES))

@@ -17,8 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.jobs import kernels
-from benchmarks.jobs.job import (
+from zprof.simulator import kernels
+from zprof.simulator.job import (
     Block,
     Cluster,
     Dialect,

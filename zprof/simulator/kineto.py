@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.jobs import kernels
-from benchmarks.jobs import program as p
-from benchmarks.jobs.job import Job, hash_key, uniform
-from benchmarks.jobs.machine import Rank, Schedule, Task
+from zprof.simulator import kernels
+from zprof.simulator import operations as p
+from zprof.simulator.job import Job, hash_key, uniform
+from zprof.simulator.state import Rank, Schedule, Task
 
 Row = dict[str, Any]
 _BASE_NS: Final = 1_751_410_836_000_000_000

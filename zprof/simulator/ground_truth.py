@@ -10,10 +10,11 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from benchmarks.jobs.faults import draw_candidate, remove
-from benchmarks.jobs.job import CAUSES, NEEDS_BASELINE, Job, hash_key, uniform
-from benchmarks.jobs.kineto import write_traces
-from benchmarks.jobs.machine import Schedule, run_job
+from zprof.simulator.faults import draw_candidate, remove
+from zprof.simulator.host import run_job
+from zprof.simulator.job import CAUSES, NEEDS_BASELINE, Job, hash_key, uniform
+from zprof.simulator.kineto import write_traces
+from zprof.simulator.state import Schedule
 
 _ATTEMPTS: Final = 12
 _SMALLEST, _LARGEST = 0.02, 0.45
