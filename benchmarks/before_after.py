@@ -19,8 +19,8 @@ from benchmarks.conditions import conditions, today
 from benchmarks.diagnosis import spread
 from benchmarks.diagnosis_jobs import MIXED, add_user_facts
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
-from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.report import VerdictStatus
 from zprof.run.reader import load
 from zprof.simulator.faults import remove

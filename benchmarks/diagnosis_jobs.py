@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from tests.support.diagnoses import device_with_room
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
-from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.model.memory import Memory
 from zprof.run.reader import load

@@ -28,7 +28,7 @@ from msgspec import Struct
 from benchmarks.conditions import ROOT, conditions, load_average, today
 from tests.support.forked_ranks import free_port
 from zprof.analysis.hang.find_hang import find_hang
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.hang import Hang, HangClass, HangStatus
 from zprof.run.reader import Run, load
 

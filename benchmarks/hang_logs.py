@@ -26,7 +26,7 @@ from benchmarks.hang_jobs.log_cuts import CUTS
 from benchmarks.hang_jobs.log_truth import LogState, LogTruth
 from benchmarks.hang_jobs.logs import list_versions, write_logs
 from benchmarks.hangs import RESULTS, judge
-from zprof.model.errors import ZprofError
+from zprof.base.errors import ZprofError
 from zprof.model.findings import Confidence
 from zprof.model.hang import Hang, HangClass
 from zprof.run.log_evidence import DEFAULT_GROUP

@@ -38,7 +38,7 @@ RESULTS = Path(__file__).parent / "results"
 _IMPORT = """# import
 import sys
 from pathlib import Path
-from zprof.integrations.imports.import_paths import import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
 import_paths([Path(sys.argv[1])], Path(sys.argv[2]))
 """
 _ANALYSIS = """# analysis
@@ -285,7 +285,7 @@ def _parse_arguments() -> argparse.Namespace:
 def judge(folder: Path) -> Hang:
     """Return what zprof finds in a folder of dumps."""
     from zprof.analysis.hang.find_hang import find_hang
-    from zprof.integrations.imports.import_paths import import_paths
+    from zprof.collectors.read.imports.import_paths import import_paths
     from zprof.run.reader import Run
 
     with tempfile.TemporaryDirectory() as temporary:

@@ -43,8 +43,8 @@ from zprof.analysis.analysis import analyse_time_only
 from zprof.analysis.columns import Columns, Groups, Texts
 from zprof.analysis.time.synchronise import synchronise
 from zprof.analysis.time.timeline import RankTimeline, load_collectives, load_timelines
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
-from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.run.reader import load
 from zprof.simulator.causes import NONE, plant

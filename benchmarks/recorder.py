@@ -33,8 +33,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.conditions import conditions, load_average, today
 from tests.integration.memory.memory_models import BATCH, LENGTH, VOCABULARY, Transformer
-from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.schedule import MemoryMode
+from zprof.collectors.record.memory.collector import MemoryCollector
+from zprof.collectors.record.schedule import MemoryMode
 
 SCHEMA = "zprof.benchmark.recorder/1"
 RESULTS = Path(__file__).with_name("results")

@@ -27,7 +27,7 @@ with open(path, 'rb') as file:
     found = len(pickle.load(file))
 """
 _ZPROF = """
-from zprof.collectors.snapshot.reader import read_snapshot
+from zprof.collectors.read.snapshot.reader import read_snapshot
 with read_snapshot(path) as read:
     found = read.tables['block'].num_rows
     assert found

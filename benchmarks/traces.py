@@ -25,7 +25,7 @@ RESULTS = Path(__file__).parent / "results"
 #: What is imported before, and the reading, which sets ``found`` to the number of events.
 READERS = {
     "zprof": (
-        "from zprof.collectors.kineto.reading.reader import read_trace",
+        "from zprof.collectors.read.kineto.reading.reader import read_trace",
         "trace = read_trace(path); found = trace.report.events",
     ),
     "hta": (

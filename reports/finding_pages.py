@@ -6,9 +6,9 @@ A page is Markdown: ``# ZPnnn cause``, what the cause means in bold, then sectio
 import contextlib
 from importlib import resources
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
+from zprof.base.suggestions import ask_for_name
 from zprof.model.findings import IndexEntry, read_index
-from zprof.model.suggestions import ask_for_name
 
 _FOLDER = "findings"
 

@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar, overload
 
 from msgspec import Struct
 
+from zprof.base.errors import BadInput
 from zprof.model.comparison import Check, SideBySide
-from zprof.model.errors import BadInput
 from zprof.model.json_format import to_json
 from zprof.model.plan import Plan
 from zprof.model.report import Report, WhatIf

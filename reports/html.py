@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from msgspec.structs import replace
 
-from zprof.model.formatting import printable, shorten
+from zprof.base.formatting import printable, shorten
 from zprof.model.quantities import Value, format_value
 from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page
 from zprof.reports.table import MAX_ROWS, UNKNOWN, Cell, Marked, Table

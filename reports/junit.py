@@ -17,8 +17,8 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from zprof.base.formatting import format_ns, format_percent, printable, printable_lines, shorten
 from zprof.model.findings import read_index
-from zprof.model.formatting import format_ns, format_percent, printable, printable_lines, shorten
 from zprof.model.quantities import BOUND_WORDS
 from zprof.model.report import Report, VerdictStatus
 from zprof.reports.pages.findings import (

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from io import StringIO
 from typing import ClassVar
 
-from zprof.model.formatting import display_width, printable, shorten
+from zprof.base.formatting import display_width, printable, shorten
 
 #: Width for files and pipes; the minimum that tables need and the maximum that is still readable.
 WIDTH = 80

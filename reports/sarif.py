@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 from msgspec import Struct, field
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable, printable_lines, shorten
 from zprof.model.findings import Confidence, Finding, Severity, read_index
-from zprof.model.formatting import printable, printable_lines, shorten
 from zprof.model.json_format import to_tree
 from zprof.model.report import Report, VerdictStatus
 from zprof.reports import finding_pages

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from xml.sax.saxutils import escape
 
-from zprof.model.formatting import printable, shorten
+from zprof.base.formatting import printable, shorten
 from zprof.reports.layout import wrap
 
 #: Colours of the ledger terms that a step's time is spent on, safe for colour-blind readers on both grounds.

@@ -5,7 +5,7 @@ from itertools import accumulate
 
 from msgspec import Struct
 
-from zprof.model.formatting import format_ns
+from zprof.base.formatting import format_ns
 from zprof.reports.page import Bars, HeatMap, LegendEntry
 from zprof.reports.svg import (
     CHARACTER_WIDTH,

@@ -6,8 +6,8 @@ the next point.  The palette is safe for colour-blind readers; the legend lists 
 
 from collections.abc import Iterator, Sequence
 
-from zprof.model.errors import MissingData
-from zprof.model.formatting import format_bytes, format_ns, printable, shorten
+from zprof.base.errors import MissingData
+from zprof.base.formatting import format_bytes, format_ns, printable, shorten
 from zprof.model.report import Report
 from zprof.reports.pages.memory_timeline import Curve, find_highest_curve
 from zprof.reports.pages.tenants import tenant_name

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from zprof.model.formatting import display_width, printable, shorten
+from zprof.base.formatting import display_width, printable, shorten
 from zprof.reports.layout import (
     INDENT,
     escape_log_line,

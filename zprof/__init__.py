@@ -11,9 +11,9 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without the import: the command l
 if TYPE_CHECKING:
     from typing import Any
 
-    from zprof.collectors.recorder import Recorder, record
-    from zprof.collectors.schedule import steps
-    from zprof.model.errors import ZprofError
+    from zprof.base.errors import ZprofError
+    from zprof.collectors.record.recorder import Recorder, record
+    from zprof.collectors.record.schedule import steps
     from zprof.model.report import Report
     from zprof.model.training import TrainingFacts
     from zprof.notebook.comparison import compare
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 _MODULE_BY_NAME = {
     "AnalysedRun": "zprof.notebook.run",
-    "Recorder": "zprof.collectors.recorder",
+    "Recorder": "zprof.collectors.record.recorder",
     "Report": "zprof.model.report",
     "Run": "zprof.run.reader",
     "TrainingFacts": "zprof.model.training",
-    "ZprofError": "zprof.model.errors",
+    "ZprofError": "zprof.base.errors",
     "compare": "zprof.notebook.comparison",
     "diagnose": "zprof.notebook.report",
     "load": "zprof.notebook.run",
     "plan": "zprof.notebook.plan",
-    "record": "zprof.collectors.recorder",
-    "steps": "zprof.collectors.schedule",
+    "record": "zprof.collectors.record.recorder",
+    "steps": "zprof.collectors.record.schedule",
 }
 
 __all__ = [

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from zprof.model.errors import ZprofError
-from zprof.model.formatting import printable
+from zprof.base.errors import ZprofError
+from zprof.base.formatting import printable
 
 if TYPE_CHECKING:
     from zprof.model.comparison import Limit
@@ -127,7 +127,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def _check_limits(item: pytest.Item, limits: "tuple[Limit, ...]") -> tuple[str, ...]:
-    from zprof.model.formatting import format_next_step
+    from zprof.base.formatting import format_next_step
     from zprof.testing.limits import baseline_path, judge
 
     try:

@@ -16,7 +16,7 @@ from torch import nn
 import zprof
 from benchmarks.device.checks import CheckFailed
 from zprof.analysis.memory.analyse import MemoryAnalysis, analyse_memory
-from zprof.integrations.imports.import_paths import import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.model.memory import DeviceMemory
 
 WIDTH, LAYERS, BATCH, CLASSES = 1024, 8, 8192, 1000

@@ -15,8 +15,8 @@ from torch import nn
 from benchmarks.device.checks import CheckFailed
 from benchmarks.device.memory import make_program
 from benchmarks.recorder import count_operators
-from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.schedule import MemoryMode
+from zprof.collectors.record.memory.collector import MemoryCollector
+from zprof.collectors.record.schedule import MemoryMode
 
 ROUNDS, STEPS = 6, 5
 WATCHES: dict[str, MemoryMode | None] = {"nobody": None, "light": MemoryMode.LIGHT, "full": MemoryMode.FULL}

@@ -20,7 +20,7 @@ from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.history import find_reserved_peak, list_history_devices, read_history
 from zprof.analysis.memory.snapshot_device import read_snapshot_device
 from zprof.analysis.memory.tables import Timeline
-from zprof.collectors.snapshot.reader import read_snapshot
+from zprof.collectors.read.snapshot.reader import read_snapshot
 from zprof.model.memory import HistoryWindow
 
 #: How sure a name is: the codes of the product's confidence, 0 to 3.

@@ -11,7 +11,7 @@ from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.memory.live_bytes import RankLives, list_devices, read_rank_lives
 from zprof.analysis.memory.tables import FOREVER, UNTAGGED, Timeline, read_checked_table, read_timeline
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.tenants import PRECEDENCE, Tenant
 from zprof.model.training import Phase
 from zprof.run.reader import Run

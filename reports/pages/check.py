@@ -9,9 +9,9 @@ from itertools import zip_longest
 
 from msgspec.structs import replace
 
+from zprof.base.formatting import format_percent, printable, shorten
 from zprof.model.comparison import Check, GateResult, Limit, LimitRow, Outcome, Sense
 from zprof.model.findings import Confidence, Finding
-from zprof.model.formatting import format_percent, printable, shorten
 from zprof.model.metrics import METRICS
 from zprof.model.quantities import Unit, Value, format_number, format_signed
 from zprof.model.report import Report

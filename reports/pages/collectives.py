@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.base.formatting import format_bytes, format_ns, format_percent, format_psi
 from zprof.model.collectives import is_unknown_size
 from zprof.model.cursor import Cursor, every, get, get_path, read
-from zprof.model.formatting import format_bytes, format_ns, format_percent, format_psi
 from zprof.model.gaps import GapKind
 from zprof.model.metrics import METRICS
 from zprof.model.metrics.communication import EXCLUDES_FIRST

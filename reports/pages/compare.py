@@ -6,6 +6,7 @@ recorded, how they compare at equal work, and what else differs.
 
 from collections.abc import Iterable, Sequence
 
+from zprof.base.formatting import format_ns
 from zprof.model.comparison import (
     ComparedRow,
     ComparedSection,
@@ -15,7 +16,6 @@ from zprof.model.comparison import (
     SideBySide,
 )
 from zprof.model.cursor import Cursor, read
-from zprof.model.formatting import format_ns
 from zprof.model.metrics import find_metric
 from zprof.model.quantities import Unit, format_number, parse_path, strip_unit
 from zprof.model.report import Comparison, Report, RunFacts

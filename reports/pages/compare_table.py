@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.base.formatting import format_ns, shorten
 from zprof.model.comparison import (
     ComparedRow,
     JudgedRow,
@@ -15,7 +16,6 @@ from zprof.model.comparison import (
     SideBySide,
 )
 from zprof.model.cursor import Cursor, every, get, read
-from zprof.model.formatting import format_ns, shorten
 from zprof.model.quantities import BOUND_SIGNS, Aggregation, Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.base.formatting import format_bytes, format_ns, printable, shorten
 from zprof.model.cursor import Cursor, read, read_range
 from zprof.model.findings import Confidence, Evidence, Finding, Severity, SourceLocation
-from zprof.model.formatting import format_bytes, format_ns, printable, shorten
 from zprof.model.gaps import Gap
 from zprof.model.quantities import Unit, format_number
 from zprof.model.report import Report

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from zprof.base.formatting import format_ns, name_ranks, printable, shorten
 from zprof.model.cursor import Cursor, read
 from zprof.model.endings import describe_end, describe_moment, name_place
-from zprof.model.formatting import format_ns, name_ranks, printable, shorten
 from zprof.model.hang import (
     MAX_RANKS,
     Hang,

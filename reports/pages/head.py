@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from zprof.base.formatting import format_ns, format_percent, shorten
 from zprof.model.cursor import Cursor, every, get, read
-from zprof.model.formatting import format_ns, format_percent, shorten
 from zprof.model.hang import is_stuck
 from zprof.model.quantities import BOUND_WORDS, Aggregation, Unit, Value
 from zprof.model.report import Report, RunFacts, VerdictStatus

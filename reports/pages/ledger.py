@@ -6,8 +6,8 @@ from itertools import accumulate
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.base.formatting import format_ns, format_percent
 from zprof.model.cursor import Cursor, every, get, read
-from zprof.model.formatting import format_ns, format_percent
 from zprof.model.quantities import BOUND_WORDS, Aggregation, Bound, Bounds, Value, negate_bound
 from zprof.model.report import Report
 from zprof.model.time import (

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from zprof.base.formatting import format_bytes, format_ns, format_percent
 from zprof.model.cursor import Cursor, get, get_path, read
-from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.memory import Basis, DeviceMemory, Memory, MemoryPart, PeakGrowth, RankMemory, StateFormula
 from zprof.model.metrics import METRICS
 from zprof.model.quantities import ESTIMATE_SIGN, Aggregation, Unit, Value

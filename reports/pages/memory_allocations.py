@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from zprof.base.formatting import format_bytes, format_percent, printable, shorten
 from zprof.model.cursor import Cursor, get, read
-from zprof.model.formatting import format_bytes, format_percent, printable, shorten
 from zprof.model.memory import Allocation, Basis, StackNode, StackNodeKind, StackTree
 from zprof.model.quantities import ESTIMATE_SIGN, Aggregation, Unit, Value
 from zprof.model.report import Report

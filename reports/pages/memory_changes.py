@@ -5,8 +5,8 @@ from statistics import median
 
 from msgspec import Struct
 
+from zprof.base.formatting import format_bytes, format_percent
 from zprof.model.cursor import Cursor, every, get, read
-from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.memory import Allocation, GroupChange, Memory, RankSpread
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report

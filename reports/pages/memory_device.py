@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from zprof.base.formatting import format_bytes, format_ns, format_percent
 from zprof.model.cursor import Cursor, get, read
 from zprof.model.endings import OutOfMemory
-from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.memory import RankMemory
 from zprof.model.metrics import METRICS
 from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.base.formatting import format_bytes, printable
 from zprof.model.cursor import Cursor, get, read
-from zprof.model.formatting import format_bytes, printable
 from zprof.model.memory import NOT_EXPLAINED, FormulaCheck
 from zprof.model.metrics import METRICS
 from zprof.model.quantities import Unit, Value

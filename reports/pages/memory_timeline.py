@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from zprof.model.formatting import format_bytes, format_ns, shorten
+from zprof.base.formatting import format_bytes, format_ns, shorten
 from zprof.model.memory import Memory, MemoryTimeline
 from zprof.model.metrics import METRICS
 from zprof.model.quantities import Aggregation, Path, Unit, Value

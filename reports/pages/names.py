@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from zprof.model.formatting import printable, shorten
+from zprof.base.formatting import printable, shorten
 from zprof.model.report import Report, RunFacts
 from zprof.model.training import NO_EFFECT_REASONS, SettingEffect
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from zprof.base.formatting import format_percent
 from zprof.model.cursor import Cursor, get
-from zprof.model.formatting import format_percent
 from zprof.model.job import Assumed, Job, Shape
 from zprof.model.plan import SCHEME_NAMES, ZERO_STAGES, Assumption, Outlook, Plan, PlanVerification
 from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value, strip_unit

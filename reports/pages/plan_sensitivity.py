@@ -6,8 +6,8 @@ from math import log2
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.base.formatting import format_percent, shorten
 from zprof.model.cursor import Cursor, get, read
-from zprof.model.formatting import format_percent, shorten
 from zprof.model.plan import BreakEven, Plan, Sensitivity, SensitivityPoint, SpeedUp
 from zprof.model.quantities import Bound, Unit
 from zprof.reports.page import AxisMark, Line, LineChart, LinePoint

@@ -10,8 +10,8 @@ from heapq import nlargest
 
 from msgspec import Struct
 
+from zprof.base.formatting import format_ms, format_ns, format_percent
 from zprof.model.cursor import Cursor, every, get, get_path, read
-from zprof.model.formatting import format_ms, format_ns, format_percent
 from zprof.model.quantities import Aggregation, Unit, Value, find_unit
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_NAMES, Blame, CriticalPath, RankTime

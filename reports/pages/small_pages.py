@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from zprof.base.formatting import format_bytes, format_ns, format_percent
 from zprof.model.cache import CacheSummary
 from zprof.model.comparison import ComparedRow, ComparedValue
 from zprof.model.cursor import Cursor, read
 from zprof.model.doctor import CheckStatus, Doctor
 from zprof.model.findings import FAMILIES, read_index
-from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.memory import RankMemory
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import FigureStatus, RankVerification, Verification, VerifiedFigure

@@ -12,16 +12,16 @@ import pytest
 import torch
 
 import zprof
-from zprof.collectors.devices.cuda import TorchCuda
-from zprof.collectors.devices.nvml import load_pynvml
-from zprof.collectors.devices.watch import DeviceRow, DeviceSampler, SamplingPace
-from zprof.collectors.logs import SampleLog
+from zprof.collectors.record.devices.cuda import TorchCuda
+from zprof.collectors.record.devices.nvml import load_pynvml
+from zprof.collectors.record.devices.watch import DeviceRow, DeviceSampler, SamplingPace
+from zprof.collectors.record.logs import SampleLog
 
 MIB = 2**20
 HIDDEN = "not measured: NVML hides this process (another pid namespace)"
 GROUP_PROGRAM = """
 import json, torch, torch.distributed as dist
-from zprof.collectors.devices.watch import DeviceWatch
+from zprof.collectors.record.devices.watch import DeviceWatch
 watch = DeviceWatch()
 watch.start()
 dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from tests.support.simulated_fixes import plant_and_fix
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
-from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence, Finding
 from zprof.model.memory import DeviceMemory, Memory
 from zprof.model.report import Report

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from zprof.collectors.schedule import RecordingSchedule
+from zprof.collectors.record.schedule import RecordingSchedule
 
 STEPS = RecordingSchedule(skip=1, memory=1, time=0)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks.hang_jobs import draw_job, write_dumps
 from tests.support.flight_dumps import make_dump, make_entry
 from tests.support.hostile_run import ENDS
-from zprof.integrations.imports.import_paths import import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
 
 EVIL = "".join(ENDS[:7])
 

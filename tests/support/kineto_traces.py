@@ -6,8 +6,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from zprof.collectors.kineto.convert import convert_trace
-from zprof.collectors.kineto.trace import ABSENT, Arguments, TextColumn, Trace, TraceHeader, TraceProcessGroup
+from zprof.collectors.read.kineto.convert import convert_trace
+from zprof.collectors.read.kineto.trace import (
+    ABSENT,
+    Arguments,
+    TextColumn,
+    Trace,
+    TraceHeader,
+    TraceProcessGroup,
+)
 from zprof.model.gaps import Gap
 
 BASE = 1_790_857_026_000_000_000

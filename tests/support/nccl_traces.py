@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.kineto_traces import MAIN, span
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
-from zprof.integrations.imports.import_paths import import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.model.time import WindowPolicy
 from zprof.run.reader import load
 

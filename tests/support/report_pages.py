@@ -18,8 +18,8 @@ from tests.support.reports import memory_only, slower, trace
 from tests.support.snapshot_reports import snapshot_pair, snapshot_report
 from zprof.analysis.analysis import analyse
 from zprof.analysis.compare.rows import build_finding_section, build_memory_section, build_time_sections
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
-from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.comparison import Setting, SideBySide
 from zprof.model.report import Report
 from zprof.reports.formats import render_page_html, render_page_markdown, render_page_text

@@ -8,7 +8,7 @@ import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
-from zprof.integrations.imports.import_paths import import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run, load
 from zprof.simulator.plan import Network, SimulationPlan, Vendor

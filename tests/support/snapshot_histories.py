@@ -19,7 +19,7 @@ from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants, get_tenant_name
 from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.history import History, read_history
-from zprof.collectors.snapshot.convert import convert_snapshot
+from zprof.collectors.read.snapshot.convert import convert_snapshot
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
 from zprof.run.reader import Run

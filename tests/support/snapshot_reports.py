@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.snapshot_truth.segments import MIB
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshot_histories import FORWARD, MAIN, Frames, Training, at, written
-from zprof.collectors.snapshot.convert import convert_snapshot
+from zprof.collectors.read.snapshot.convert import convert_snapshot
 from zprof.diagnosis.diagnose import diagnose, diagnose_side_by_side
 from zprof.model.comparison import SideBySide
 from zprof.model.report import Report

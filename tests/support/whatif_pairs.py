@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from zprof.analysis.analysis import RunAnalysis, analyse
-from zprof.integrations.imports.import_paths import import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.model.plan import Change, PredictedFigure, Prediction
 from zprof.run.reader import load
 from zprof.simulator.plan import SimulationPlan

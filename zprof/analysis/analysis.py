@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 
 from zprof.analysis.columns import Columns
-from zprof.analysis.endings import find_endings
 from zprof.analysis.facts import describe_run, find_engine
 from zprof.analysis.hang.flight import has_flight
 from zprof.analysis.memory.analyse import analyse_memory
@@ -21,6 +20,7 @@ from zprof.model.memory import Memory
 from zprof.model.report import RunFacts, Volume
 from zprof.model.time import Time, WindowPolicy
 from zprof.model.training import Engine, TrainingFacts
+from zprof.run.endings import find_endings
 from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
 

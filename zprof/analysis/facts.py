@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from zprof.model.formatting import escape_surrogates
+from zprof.base.formatting import escape_surrogates
 from zprof.model.report import RunFacts
 from zprof.model.training import Engine, EngineSetting, SettingEffect, TrainingFacts
 from zprof.run.reader import Run

@@ -24,10 +24,10 @@ from zprof.analysis.time.host_time import (
     find_worst_counters,
     read_allocator_calls,
 )
+from zprof.base.formatting import format_frequency
 from zprof.causes.cause import Cause, Need, Observation, Signal
 from zprof.causes.fix import Fix
 from zprof.model.findings import Confidence, Finding, Severity
-from zprof.model.formatting import format_frequency
 from zprof.model.memory import AllocatorCounters
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework

@@ -32,10 +32,10 @@ from zprof.analysis.time.host_time import (
     mean_of_most_ranks,
     rate_confidence,
 )
+from zprof.base.formatting import format_frequency
 from zprof.causes.cause import Cause, Observation, Sign, Signal
 from zprof.causes.host_fixes import choose_wait_fix
 from zprof.model.findings import Confidence, Finding
-from zprof.model.formatting import format_frequency
 from zprof.model.quantities import Unit
 from zprof.step import edits
 from zprof.step.calls import (

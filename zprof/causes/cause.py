@@ -26,9 +26,9 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.memory.largest_rank import LargestRank
 from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.signal import Fact, Untested, make_fact
+from zprof.base.formatting import format_bytes, format_ns, format_percent, format_rate
 from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Confidence, Evidence, Finding, Severity, SourceLocation
-from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate
 from zprof.model.plan import Change
 from zprof.model.quantities import Unit
 from zprof.model.time import Time

@@ -1,9 +1,9 @@
 """ZP605: ranks wait for one another in operations of several groups, entered in a different order."""
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.base.formatting import name_ranks
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.causes.stuck import EVIDENCE, enter_in_same_order, find_stuck, make_stuck_signal
-from zprof.model.formatting import name_ranks
 from zprof.model.hang import MAX_NAMED_RANKS, Hang, HangClass, describe_operation, format_line
 
 CAUSE = Cause(

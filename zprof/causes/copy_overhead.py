@@ -29,11 +29,11 @@ from zprof.analysis.per_step import (
 from zprof.analysis.signal import Untested, make_fact
 from zprof.analysis.time.kernel_comparison import measure_copies, measure_copy_speed_ratio
 from zprof.analysis.time.needless_collectives import MIN_PLAYED_RATIO
+from zprof.base.formatting import printable
 from zprof.causes.cause import Cause, Sign, Signal
 from zprof.causes.fix import Fix
 from zprof.model.collectives import parse_function_name
 from zprof.model.findings import Confidence, Finding
-from zprof.model.formatting import printable
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step import edits

@@ -24,9 +24,9 @@ from zprof.analysis.time.host_time import (
     rate_confidence,
 )
 from zprof.analysis.time.program_lines import locate_loader
+from zprof.base.errors import BadInput
 from zprof.causes.cause import Cause, Observation, Proof, Sign, Signal
 from zprof.causes.fix import LOAD_AHEAD
-from zprof.model.errors import BadInput
 from zprof.model.findings import Finding
 from zprof.model.quantities import Unit
 from zprof.step import edits

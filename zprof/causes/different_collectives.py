@@ -4,9 +4,9 @@ What leads them there are the lines at which they entered: a branch, or a loop o
 """
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.base.formatting import name_ranks
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.causes.stuck import EVIDENCE, describe_sides, find_stuck, make_stuck_signal
-from zprof.model.formatting import name_ranks
 from zprof.model.hang import MAX_NAMED_RANKS, HangClass, format_line
 
 _MAX_LINES = 4

@@ -1,9 +1,9 @@
 """ZP609: what is known names ranks that wait, and does not tell for whom."""
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.base.formatting import name_ranks
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.causes.stuck import EVIDENCE, find_stuck, make_stuck_signal
-from zprof.model.formatting import name_ranks
 from zprof.model.hang import MAX_NAMED_RANKS, HangClass
 
 _FIX = (

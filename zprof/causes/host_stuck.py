@@ -5,9 +5,9 @@ watcher, or by py-spy.
 """
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.base.formatting import printable
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.causes.stuck import EVIDENCE, find_stuck, list_stopped, make_stuck_signal
-from zprof.model.formatting import printable
 from zprof.model.hang import MAX_NAMED_RANKS, Hang, HangClass, describe_location
 
 _FIX = (

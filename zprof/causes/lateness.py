@@ -16,9 +16,9 @@ from zprof.analysis.time.program_lines import (
     locate_loader,
     name_place,
 )
+from zprof.base.formatting import printable, shorten
 from zprof.causes.fix import LOAD_AHEAD, choose_fix, is_on_cpu
 from zprof.model.findings import SourceLocation
-from zprof.model.formatting import printable, shorten
 from zprof.model.time import LateReason
 
 _MAX_OPERATOR_NAME = 60

@@ -24,10 +24,10 @@ from zprof.analysis.time.host_time import (
     moves_state,
     rate_confidence,
 )
+from zprof.base.formatting import format_ns
 from zprof.causes.cause import Cause, Signal
 from zprof.causes.fix import Fix, is_on_cpu
 from zprof.model.findings import Finding
-from zprof.model.formatting import format_ns
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step import edits

@@ -11,10 +11,10 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_per_step, mean_wall_ns
 from zprof.analysis.signal import make_fact
 from zprof.analysis.time.collective_rows import select_kind
+from zprof.base.formatting import printable
 from zprof.causes.cause import Cause, Signal
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Severity
-from zprof.model.formatting import printable
 from zprof.model.quantities import Unit
 from zprof.model.training import NO_EFFECT_REASONS, SettingEffect
 

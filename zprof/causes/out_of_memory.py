@@ -11,13 +11,13 @@ from collections.abc import Mapping
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.signal import Fact, make_fact
-from zprof.analysis.user_code import find_user_frame
+from zprof.base.formatting import format_bytes
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.model.endings import OutOfMemory
 from zprof.model.findings import Confidence, Severity
-from zprof.model.formatting import format_bytes
 from zprof.model.quantities import Unit
 from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME, Tenant
+from zprof.run.user_code import find_user_frame
 
 _EXPAND = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _ALREADY_EXPANDABLE = (

@@ -16,9 +16,9 @@ from zprof.analysis.memory.largest_rank import (
     limit_confidence,
 )
 from zprof.analysis.signal import Untested, make_fact
+from zprof.base.formatting import format_percent
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.model.findings import Confidence
-from zprof.model.formatting import format_percent
 from zprof.model.memory import DeviceMemory
 from zprof.model.quantities import Unit
 

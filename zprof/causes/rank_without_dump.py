@@ -4,9 +4,9 @@ Nobody can be accused: low confidence, unless their processes are known to have 
 """
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.base.formatting import name_signal
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.causes.stuck import EVIDENCE, find_stuck, make_stuck_signal
-from zprof.model.formatting import name_signal
 from zprof.model.hang import HangClass
 
 _FIX = (

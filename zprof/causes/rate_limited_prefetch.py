@@ -31,11 +31,11 @@ from zprof.analysis.per_step import (
 )
 from zprof.analysis.signal import Untested, make_fact
 from zprof.analysis.time.collective_rows import select_kind
+from zprof.base.formatting import format_frequency
 from zprof.causes.cause import Cause, Need, Observation, Sign, Signal
 from zprof.causes.fix import Fix
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence, Finding
-from zprof.model.formatting import format_frequency
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step import edits

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.signal import Untested, make_fact
+from zprof.base.formatting import format_rate
 from zprof.causes.cause import Cause, Observation, Proof, Sign, Signal
 from zprof.causes.fix import Fix
 from zprof.model.findings import Confidence, Finding
-from zprof.model.formatting import format_rate
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step.one_rank import MIN_SURE_RATIO, is_guess

@@ -8,9 +8,9 @@ recording. Certain, but its cost is not known from one recording: the saving is 
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.signal import make_fact
+from zprof.base.formatting import printable
 from zprof.causes.cause import Cause, Signal
 from zprof.model.findings import Severity
-from zprof.model.formatting import printable
 from zprof.model.quantities import Unit
 from zprof.model.training import SettingEffect
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.signal import Fact, make_fact
+from zprof.base.formatting import format_ns, name_ranks, printable, shorten
 from zprof.causes.cause import Signal
 from zprof.model.findings import Confidence, Severity
-from zprof.model.formatting import format_ns, name_ranks, printable, shorten
 from zprof.model.hang import (
     MAX_NAME_LENGTH,
     MAX_NAMED_RANKS,

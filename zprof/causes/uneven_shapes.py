@@ -22,10 +22,10 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_wall_ns
 from zprof.analysis.signal import Untested
 from zprof.analysis.time.kernel_comparison import find_longer_inputs
+from zprof.base.formatting import format_percent
 from zprof.causes.cause import Cause, Proof, Sign, Signal
 from zprof.causes.fix import ANY, Fix
 from zprof.model.findings import Confidence, Finding
-from zprof.model.formatting import format_percent
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step import edits

@@ -25,10 +25,10 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.per_step import find_missing_collectives, mean_per_step, mean_wall_ns
 from zprof.analysis.signal import Fact, Untested, make_fact
+from zprof.base.formatting import format_bytes
 from zprof.causes.cause import Cause, Signal
 from zprof.causes.fix import Fix
 from zprof.model.findings import Confidence, Finding
-from zprof.model.formatting import format_bytes
 from zprof.model.plan import Change
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine

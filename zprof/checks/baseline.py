@@ -20,6 +20,9 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable, shorten
+from zprof.base.suggestions import suggest_path
 from zprof.model.baseline import (
     BASELINE_SCHEMA,
     Baseline,
@@ -30,12 +33,9 @@ from zprof.model.baseline import (
 )
 from zprof.model.collectives import CollectiveKind
 from zprof.model.comparison import ComparedRow, ComparedValue
-from zprof.model.errors import BadInput
-from zprof.model.formatting import printable, shorten
 from zprof.model.json_format import to_tree
 from zprof.model.memory import RankMemory
 from zprof.model.report import Report
-from zprof.model.suggestions import suggest_path
 from zprof.model.tenants import BACKEND_SCRATCH, UNTAGGED_NAME, Tenant
 from zprof.model.time import CollectiveTime, StepTime, has_unsplit_wait
 from zprof.run.files import open_plain

@@ -42,11 +42,11 @@ from zprof.analysis.compare.differences import (
     find_side,
 )
 from zprof.analysis.compare.judgement import is_beyond, is_within
+from zprof.base.errors import BadInput
 from zprof.checks.baseline import MIN_STEPS, find_condition_differences, make_baseline
 from zprof.checks.limits import GATES, LimitInput, clean_name
 from zprof.model.baseline import Baseline
 from zprof.model.comparison import DEFAULT, Check, Figure, GateResult, Limit, LimitRow, Outcome, Sense
-from zprof.model.errors import BadInput
 from zprof.model.report import Report
 from zprof.reports.pages.check import describe_judged, describe_unjudged
 from zprof.version import __version__

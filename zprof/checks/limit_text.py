@@ -18,12 +18,12 @@ from decimal import Decimal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable, shorten
+from zprof.base.suggestions import suggest_names
 from zprof.checks.limits import GATES, Gate
 from zprof.model.comparison import Limit, Sense
-from zprof.model.errors import BadInput
-from zprof.model.formatting import printable, shorten
 from zprof.model.quantities import Unit
-from zprof.model.suggestions import suggest_names
 
 #: The keys of a limit in table form.
 LIMIT_KEYS = ("max", "min", "confidence", "warn")

@@ -18,11 +18,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.compare.differences import ratio_samples
+from zprof.base.formatting import format_bytes, format_psi, printable, shorten
 from zprof.checks.baseline import find_highest_peak
 from zprof.model.baseline import Baseline, CollectiveBaseline, MemoryBaseline, TimeBaseline
 from zprof.model.comparison import Figure, Limit, LimitRow, Sense
 from zprof.model.findings import Confidence
-from zprof.model.formatting import format_bytes, format_psi, printable, shorten
 from zprof.model.gaps import GapKind
 from zprof.model.memory import RankMemory
 from zprof.model.metrics import METRICS

@@ -23,7 +23,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
     ignored.
     """
     try:
-        from zprof.model.interrupts import ignore_interrupts, keep_interrupts, raise_lost_interrupt
+        from zprof.process.interrupts import ignore_interrupts, keep_interrupts, raise_lost_interrupt
 
         with keep_interrupts():
             from zprof.cli.entry import run_command
@@ -38,7 +38,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
         is_process_ending = arguments is None
         import signal
 
-        from zprof.model.interrupts import ignore_interrupts
+        from zprof.process.interrupts import ignore_interrupts
 
         before = ignore_interrupts()  # another Ctrl-C changes nothing
         from zprof.cli import console

@@ -4,12 +4,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zprof.base.errors import BadInput, MissingData
+from zprof.base.formatting import printable, shorten
 from zprof.cli import console
 from zprof.cli.inputs import BASELINE_FILE, measure_run
 from zprof.cli.output import check_output_target, write_document
 from zprof.cli.shared_options import add_run, add_training_options
-from zprof.model.errors import BadInput, MissingData
-from zprof.model.formatting import printable, shorten
 
 if TYPE_CHECKING:
     from zprof.model.baseline import Baseline

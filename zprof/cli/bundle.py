@@ -4,10 +4,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zprof.base.errors import BadInput
 from zprof.cli import console
 from zprof.cli.inputs import open_run
 from zprof.cli.output import check_output_target, open_atomically, write_document
-from zprof.model.errors import BadInput
 
 if TYPE_CHECKING:
     pass

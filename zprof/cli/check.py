@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable
+from zprof.base.suggestions import suggest_names, suggest_path
 from zprof.cli import console
 from zprof.cli.inputs import (
     BASELINE_FILE,
@@ -23,9 +26,6 @@ from zprof.cli.inputs import (
 from zprof.cli.output import PAGE_FORMATS, check_output_targets, print_document, write_document
 from zprof.cli.shared_options import add_run, add_training_options
 from zprof.model.comparison import Check, Limit
-from zprof.model.errors import BadInput
-from zprof.model.formatting import printable
-from zprof.model.suggestions import suggest_names, suggest_path
 
 if TYPE_CHECKING:
     from zprof.checks.config import StatedLimit

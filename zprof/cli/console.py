@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 
 if TYPE_CHECKING:
     from zprof.reports.page import Page

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zprof.base.extras import Extra, require_extra
 from zprof.cli import console
 from zprof.cli.progress import steps_progress
-from zprof.model.extras import Extra, require_extra
 
 if TYPE_CHECKING:
     from zprof.analysis.analysis import RunAnalysis

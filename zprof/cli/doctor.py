@@ -2,8 +2,8 @@
 
 import argparse
 
+from zprof.base.errors import CheckFailed
 from zprof.cli import console
-from zprof.model.errors import CheckFailed
 
 
 class DoctorCommand:

@@ -8,13 +8,13 @@ while this module is imported, too.
 import os
 from collections.abc import Callable, Sequence
 
+from zprof.base.errors import BadInput, ZprofError
+from zprof.base.formatting import printable
 from zprof.cli import console
 from zprof.cli.parser import parse
 from zprof.cli.registry import Handover
-from zprof.model.errors import BadInput, ZprofError
-from zprof.model.formatting import printable
-from zprof.model.interrupts import raise_lost_interrupt
-from zprof.model.memory_limit import import_within_memory_limit, is_memory_shortage, read_memory_limit
+from zprof.process.interrupts import raise_lost_interrupt
+from zprof.process.memory_limit import import_within_memory_limit, is_memory_shortage, read_memory_limit
 
 ENVIRONMENT_ERROR = BadInput.exit_code
 INTERNAL_ERROR = 70

@@ -2,8 +2,8 @@
 
 import argparse
 
+from zprof.base.errors import BadInput
 from zprof.cli import console
-from zprof.model.errors import BadInput
 
 _MEMORY_IDS = "ZP2"
 _REPLAY_NOTE = """

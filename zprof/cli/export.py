@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable
+from zprof.base.parsing import parse_number_ranges
 from zprof.cli import console
 from zprof.cli.inputs import open_run
 from zprof.cli.shared_options import RUN_HELP
-from zprof.model.errors import BadInput
-from zprof.model.formatting import printable
-from zprof.model.parsing import parse_number_ranges
 
 _SUFFIXES = (".json", ".json.gz")
 #: Value of --perfetto if it is given without a file.

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zprof.base.errors import BadInput, MissingData
 from zprof.cli.inputs import diagnose_or_recall, open_dumps, refuse_missing
 from zprof.cli.output import add_output_options, render_to
-from zprof.model.errors import BadInput, MissingData
 
 if TYPE_CHECKING:
     from zprof.model.report import Report

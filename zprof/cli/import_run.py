@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
+from zprof.base.formatting import format_next_step, printable
 from zprof.cli import console
-from zprof.model.formatting import format_next_step, printable
 
 
 class ImportCommand:
@@ -70,8 +70,8 @@ class ImportCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Import the files, and print the run and its number of ranks."""
         from zprof.cli.progress import import_progress
-        from zprof.integrations.imports.import_paths import import_paths
-        from zprof.integrations.imports.options import ImportOptions
+        from zprof.collectors.read.imports.import_paths import import_paths
+        from zprof.collectors.read.imports.options import ImportOptions
 
         options = ImportOptions(workers=arguments.workers, executor=arguments.executor)
         with import_progress() as progress:

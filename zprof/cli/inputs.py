@@ -6,10 +6,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from zprof.base.errors import BadInput, MissingData
+from zprof.base.formatting import printable
 from zprof.cli import console
 from zprof.cli.shared_options import add_stated_facts
-from zprof.model.errors import BadInput, MissingData
-from zprof.model.formatting import printable
 
 if TYPE_CHECKING:
     from zprof.model.baseline import Baseline
@@ -30,7 +30,7 @@ def refuse_missing(*paths: Path | None) -> None:
         except (OSError, ValueError):
             return  # whoever opens it says what is wrong with it
         if path is not None and not exists:
-            from zprof.model.suggestions import make_missing_error
+            from zprof.base.suggestions import make_missing_error
 
             raise make_missing_error(path)
 
@@ -48,7 +48,7 @@ def open_run(path: Path, *, is_analysed: bool = True) -> "Run":
     """
     refuse_missing(path)
     from zprof.cli.progress import import_progress
-    from zprof.integrations.imports.run_folder import find_run_folder, refuse_empty
+    from zprof.collectors.read.imports.run_folder import find_run_folder, refuse_empty
     from zprof.run.reader import Run
 
     while_reading = _import_analysis if is_analysed else None
@@ -68,8 +68,8 @@ def open_dumps(paths: Sequence[Path]) -> "Run":
         return open_run(paths[0])
     refuse_missing(*paths)
     from zprof.cli.progress import import_progress
-    from zprof.integrations.imports.cache import import_cached
-    from zprof.integrations.imports.run_folder import refuse_empty
+    from zprof.collectors.read.imports.cache import import_cached
+    from zprof.collectors.read.imports.run_folder import refuse_empty
     from zprof.run.reader import Run
 
     with import_progress() as progress:

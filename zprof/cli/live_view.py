@@ -18,11 +18,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from zprof.base.errors import BadInput, ZprofError
+from zprof.base.formatting import printable
 from zprof.cli import console
 from zprof.cli.progress import steps_progress
-from zprof.model.errors import BadInput, ZprofError
-from zprof.model.formatting import printable
-from zprof.model.interrupts import accept_interrupt
+from zprof.process.interrupts import accept_interrupt
 
 _END_JOB = 130
 _EXIT_TIMEOUT_S = 5.0

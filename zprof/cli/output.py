@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
+from zprof.base.errors import BadInput
 from zprof.cli import console
-from zprof.model.errors import BadInput
 
 if TYPE_CHECKING:
     from zprof.reports.formats import Format

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable
+from zprof.base.parsing import parse_count_or_zero, parse_positive
 from zprof.cli import console
 from zprof.cli.live_view import LiveView, open_job_log, print_log_tail, should_show_live
 from zprof.cli.registry import Handover
-from zprof.integrations.program.command import GRACE_S
-from zprof.model.errors import BadInput
-from zprof.model.formatting import printable
-from zprof.model.parsing import parse_count_or_zero, parse_positive
+from zprof.collectors.record.launch.command import GRACE_S
 
 if TYPE_CHECKING:
-    from zprof.integrations.program.session import ProgramSettings
+    from zprof.collectors.record.launch.session import ProgramSettings
 
 
 class RecordCommand:
@@ -98,9 +98,9 @@ class RecordCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Run the program and return its exit code."""
-        from zprof.integrations.program.in_process import is_python_program
-        from zprof.integrations.program.record import check_torch, record_command, record_here
-        from zprof.integrations.program.session import ProgramSettings
+        from zprof.collectors.record.launch.in_process import is_python_program
+        from zprof.collectors.record.launch.record import check_torch, record_command, record_here
+        from zprof.collectors.record.launch.session import ProgramSettings
 
         command = _strip_separator(arguments.program)
         settings = ProgramSettings(
@@ -151,8 +151,8 @@ def _record_live(
     command: Sequence[str], settings: "ProgramSettings", *, force: bool, grace_s: float, end_stuck_s: float
 ) -> int:
     """Record next to the live view; a script runs as a child as well, because the view owns the terminal."""
-    from zprof.integrations.program.in_process import check_program, is_python_program
-    from zprof.integrations.program.record import record_command
+    from zprof.collectors.record.launch.in_process import check_program, is_python_program
+    from zprof.collectors.record.launch.record import record_command
     from zprof.run.output_path import check_output_path
 
     run = Path(settings.run)

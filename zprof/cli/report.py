@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zprof.base.errors import BadInput
 from zprof.cli.inputs import open_run_and_baseline, refuse_missing, refuse_unmeasured
 from zprof.cli.output import PAGE_FORMATS, add_output_options, render_to
 from zprof.cli.shared_options import (
@@ -14,7 +15,6 @@ from zprof.cli.shared_options import (
     add_training_options,
     read_measuring_options,
 )
-from zprof.model.errors import BadInput
 
 if TYPE_CHECKING:
     from zprof.model.report import Report
@@ -69,7 +69,7 @@ def _diagnose_run(arguments: argparse.Namespace) -> "Report":
     if arguments.hta and arguments.only == "memory":
         raise BadInput("--hta does not analyze memory", hint="remove --hta or --only memory")
     if arguments.hta:
-        from zprof.model.extras import Extra, require_extra
+        from zprof.base.extras import Extra, require_extra
 
         require_extra(Extra.HTA, "--hta")
     run, baseline = open_run_and_baseline(arguments)

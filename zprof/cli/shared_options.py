@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from zprof.model.parsing import parse_count, parse_elements, parse_positive
+from zprof.base.parsing import parse_count, parse_elements, parse_positive
 
 if TYPE_CHECKING:
     from zprof.model.time import WindowPolicy

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from zprof.base.errors import BadInput
+from zprof.base.formatting import format_next_step, printable
 from zprof.cli import console
-from zprof.model.errors import BadInput
-from zprof.model.formatting import format_next_step, printable
 from zprof.simulator.causes import PLANTS, plant
 from zprof.simulator.plan import MAX_RANKS, Recording, SimulationPlan, Vendor
 

@@ -4,14 +4,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zprof.base.errors import BadInput, MissingData
+from zprof.base.extras import Extra, require_extra
+from zprof.base.formatting import format_next_step, printable
+from zprof.base.parsing import parse_count, parse_count_or_zero
 from zprof.cli import console
 from zprof.cli.live_view import live_progress, should_show_live
 from zprof.cli.progress import steps_progress
-from zprof.model.errors import BadInput, MissingData
-from zprof.model.extras import Extra, require_extra
-from zprof.model.formatting import format_next_step, printable
 from zprof.model.gaps import GapKind
-from zprof.model.parsing import parse_count, parse_count_or_zero
 
 if TYPE_CHECKING:
     from zprof.reference_engine.program.train_config import TrainConfig

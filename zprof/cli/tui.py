@@ -20,7 +20,7 @@ from zprof.cli.shared_options import (
     add_work_options,
     read_measuring_options,
 )
-from zprof.model.interrupts import restore_python_interrupts
+from zprof.process.interrupts import restore_python_interrupts
 
 if TYPE_CHECKING:
     from zprof.run.reader import Run

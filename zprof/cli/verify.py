@@ -3,11 +3,11 @@
 import argparse
 from pathlib import Path
 
+from zprof.base.errors import MissingData
+from zprof.base.extras import Extra, require_extra
+from zprof.base.formatting import printable
+from zprof.base.parsing import parse_number_ranges, parse_positive
 from zprof.cli import console
-from zprof.model.errors import MissingData
-from zprof.model.extras import Extra, require_extra
-from zprof.model.formatting import printable
-from zprof.model.parsing import parse_number_ranges, parse_positive
 from zprof.model.report import FigureStatus
 
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import fields
 
+from zprof.base.parsing import parse_count, parse_count_or_zero, parse_factor
 from zprof.cli.inputs import open_run
 from zprof.cli.output import add_output_options, render_to
 from zprof.cli.shared_options import add_run
-from zprof.model.parsing import parse_count, parse_count_or_zero, parse_factor
 from zprof.model.plan import Change
 
 if TYPE_CHECKING:

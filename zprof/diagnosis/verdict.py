@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from zprof.base.formatting import format_bytes, format_ns, format_percent, format_rate, printable, shorten
 from zprof.causes.cause import Cause, Sign
 from zprof.diagnosis.claims import ExposedGroup, Unexplained
 from zprof.model.endings import (
@@ -28,7 +29,6 @@ from zprof.model.endings import (
     list_lost_ranks,
 )
 from zprof.model.findings import Confidence, Finding
-from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate, printable, shorten
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import Hang, HangStatus
 from zprof.model.job import find_machine

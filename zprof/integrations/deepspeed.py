@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from zprof.collectors.engines.deepspeed import detect_facts, is_deepspeed_engine, list_optimizers
-from zprof.collectors.engines.deepspeed_steps import call_update
-from zprof.collectors.recorder import Recorder, record
-from zprof.collectors.schedule import RecordingSchedule
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
+from zprof.collectors.record.engines.deepspeed import detect_facts, is_deepspeed_engine, list_optimizers
+from zprof.collectors.record.engines.deepspeed_steps import call_update
+from zprof.collectors.record.recorder import Recorder, record
+from zprof.collectors.record.schedule import RecordingSchedule
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.base.errors import BadInput
+from zprof.base.suggestions import suggest_names
 from zprof.integrations.reference_job import ReferenceJob
-from zprof.model.errors import BadInput
-from zprof.model.suggestions import suggest_names
 
 RANKS = 2
 _COMMON: Mapping[str, Any] = {

@@ -19,11 +19,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from zprof.base.extras import Extra, get_install_command, is_installed
+from zprof.base.formatting import format_bytes
 from zprof.cache.folder import find_cache_folder, list_entries
 from zprof.model.cache import CacheKind
 from zprof.model.doctor import CheckStatus, Doctor, DoctorCheck
-from zprof.model.extras import Extra, get_install_command, is_installed
-from zprof.model.formatting import format_bytes
 from zprof.version import __version__
 
 _TIMEOUT_S = 120

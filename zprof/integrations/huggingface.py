@@ -12,10 +12,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from zprof.collectors.recorder import Recorder, record
-from zprof.collectors.schedule import RecordingSchedule
-from zprof.integrations.frameworks import detect_facts, unwrap_optimizer
-from zprof.model.extras import make_missing_package_error
+from zprof.base.extras import make_missing_package_error
+from zprof.collectors.record.recorder import Recorder, record
+from zprof.collectors.record.schedule import RecordingSchedule
+from zprof.collectors.record.training import detect_facts
 from zprof.model.training import TrainingFacts
 
 try:
@@ -49,7 +49,9 @@ class ZprofCallback(TrainerCallback):  # type: ignore[misc]
         """Start recording with the Trainer's model and optimizer."""
         if self._recording is not None:
             return
-        model, optimizer = kwargs["model"], unwrap_optimizer(kwargs["optimizer"])
+        model, optimizer = kwargs["model"], kwargs["optimizer"]
+        while (inner := getattr(optimizer, "optimizer", None)) is not None:
+            optimizer = inner  # out of accelerate's wrappers
 
         def get_facts() -> TrainingFacts:
             return self._training or detect_facts(

@@ -14,11 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from zprof.collectors.engines import deepspeed
-from zprof.collectors.recorder import Recorder, record
-from zprof.collectors.schedule import RecordingSchedule
-from zprof.integrations.frameworks import detect_facts
-from zprof.model.extras import make_missing_package_error
+from zprof.base.extras import make_missing_package_error
+from zprof.collectors.record.engines import deepspeed
+from zprof.collectors.record.recorder import Recorder, record
+from zprof.collectors.record.schedule import RecordingSchedule
+from zprof.collectors.record.training import detect_facts
 from zprof.model.training import TrainingFacts
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")

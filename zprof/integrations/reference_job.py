@@ -18,8 +18,8 @@ from typing import IO, Any, NoReturn
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from zprof.model.errors import BadInput, ZprofError
-from zprof.model.interrupts import defer_interrupts, raise_lost_interrupt
+from zprof.base.errors import BadInput, ZprofError
+from zprof.process.interrupts import defer_interrupts, raise_lost_interrupt
 from zprof.run.manifest import STEPS_NAME, rank_folder
 from zprof.run.scratch_folder import open_scratch_folder, remove_leftovers
 

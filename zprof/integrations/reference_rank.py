@@ -9,12 +9,12 @@ import os
 import sys
 from contextlib import ExitStack
 
-from zprof.collectors.recorder import Recorder, record
-from zprof.collectors.schedule import steps
+from zprof.base.formatting import format_ns, format_rate
+from zprof.collectors.record.recorder import Recorder, record
+from zprof.collectors.record.schedule import steps
 from zprof.integrations.reference_job import ReferenceJob, ReferenceJobResult
-from zprof.model.formatting import format_ns, format_rate
-from zprof.model.memory_limit import find_exhausted_limit, is_memory_shortage
 from zprof.model.training import TrainingFacts
+from zprof.process.memory_limit import find_exhausted_limit, is_memory_shortage
 from zprof.reference_engine.engine import ZeroModel
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.program.options import add_arguments, make_config

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct, to_builtins
 
+from zprof.base.formatting import escape_surrogates
 from zprof.integrations.redaction import AllowList, Pseudonyms, read_own_words, redact_group
 from zprof.model.doctor import Doctor
-from zprof.model.formatting import escape_surrogates
 from zprof.model.json_format import to_tree
 from zprof.model.report import Report
 from zprof.run.arrow_arrays import make_texts

@@ -10,8 +10,8 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from zprof.base.formatting import format_bytes, printable, shorten
 from zprof.model.findings import Confidence, SourceLocation
-from zprof.model.formatting import format_bytes, printable, shorten
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 

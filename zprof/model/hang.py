@@ -6,8 +6,8 @@ from typing import TypeGuard
 
 from msgspec import Struct
 
+from zprof.base.formatting import name_ranks, printable, shorten
 from zprof.model.findings import Confidence, SourceLocation
-from zprof.model.formatting import name_ranks, printable, shorten
 
 #: Ranks that a sentence names, and a line of a list or a table.
 MAX_NAMED_RANKS, MAX_RANKS = 4, 6

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_psi, format_rate
+from zprof.base.formatting import format_bytes, format_ms, format_ns, format_percent, format_psi, format_rate
 from zprof.model.tenants import Tenant
 
 #: Index of a path part that stands for every entry of a list or mapping; its text is ``[*]``.

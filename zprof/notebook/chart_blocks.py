@@ -10,7 +10,7 @@ import numpy as np
 
 from zprof.analysis.step_timeline.lane import IDLE, ROLE_NAMES, LaneRole, TimelineLane, compute_columns
 from zprof.analysis.step_timeline.step_model import StepTimeline
-from zprof.model.formatting import format_ns, format_percent, printable, shorten
+from zprof.base.formatting import format_ns, format_percent, printable, shorten
 from zprof.model.quantities import Bound, Unit, Value
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_NAMES, UnitTime

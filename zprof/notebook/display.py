@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zprof.model.errors import BadInput
-from zprof.model.formatting import printable
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable
 
 if TYPE_CHECKING:
     from zprof.reports.formats import Format

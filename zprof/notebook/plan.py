@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import convert
 from msgspec.structs import fields
 
+from zprof.base.errors import BadInput
+from zprof.base.formatting import format_bytes
 from zprof.integrations.planning import count_model
-from zprof.model.errors import BadInput
-from zprof.model.formatting import format_bytes
 from zprof.model.plan import SCHEME_NAMES, Plan
 from zprof.notebook.display import Displayed
 from zprof.planner.request import CHOICES, PARSERS, PlanRequest, choose_schemes, make_job

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from zprof.model.errors import BadInput, MissingData
+from zprof.base.errors import BadInput, MissingData
 from zprof.notebook.display import write_file
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import fields
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.report import Report
 from zprof.model.time import WindowPolicy
 from zprof.notebook.display import Displayed

@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from zprof.model.errors import BadInput
-from zprof.model.formatting import printable, shorten
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable, shorten
 from zprof.model.time import WindowPolicy
 from zprof.model.training import TrainingFacts
 from zprof.notebook.plots import RunPlots
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from zprof.analysis.analysis import RunAnalysis
-    from zprof.integrations.imports.options import ImportProgress
+    from zprof.collectors.read.imports.options import ImportProgress
     from zprof.model.report import RunFacts
     from zprof.notebook.report import DiagnosedRun
 
@@ -155,7 +155,7 @@ def load(path: str | Path, *, window: str = WindowPolicy.STEP.value) -> Analysed
         BadInput: There is neither a run nor a file to import, or it is damaged.
         MissingData: No rank finished its recording.
     """
-    from zprof.integrations.imports.run_folder import find_run_folder, refuse_empty
+    from zprof.collectors.read.imports.run_folder import find_run_folder, refuse_empty
 
     policy = parse_window(window)
     path = Path(path).expanduser()
@@ -192,6 +192,6 @@ def as_run(run: str | Path | Run, window: str | None = None) -> Run:
 
 
 def _no_progress() -> "AbstractContextManager[ImportProgress]":
-    from zprof.integrations.imports.options import NoImportProgress
+    from zprof.collectors.read.imports.options import NoImportProgress
 
     return nullcontext(NoImportProgress())

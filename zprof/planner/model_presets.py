@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
+from zprof.base.suggestions import ask_for_name
 from zprof.model.job import LlamaBlock, Shape
-from zprof.model.suggestions import ask_for_name
 from zprof.planner.model_shapes import count_parameters
 
 #: GPT-2's 50257 words, padded as Megatron-LM pads them (a multiple of 128 on each of 8 or 16 ranks).

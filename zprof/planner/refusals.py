@@ -10,8 +10,8 @@ compute. The largest unit is the largest given one, else a block or the part out
 import math
 from collections import Counter
 
-from zprof.model.errors import BadInput
-from zprof.model.formatting import format_bytes
+from zprof.base.errors import BadInput
+from zprof.base.formatting import format_bytes
 from zprof.model.job import Degrees, Hardware, Job, Shape
 from zprof.planner.model_shapes import count_block_parameters, count_parameters
 from zprof.planner.parallelism import count_layers, model_parallel_sizes

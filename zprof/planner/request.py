@@ -30,7 +30,15 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
+from zprof.base.parsing import (
+    parse_count,
+    parse_count_or_zero,
+    parse_duration,
+    parse_parameter_count,
+    parse_rate,
+    parse_size,
+)
 from zprof.model.job import (
     PRESETS,
     Backend,
@@ -42,14 +50,6 @@ from zprof.model.job import (
     Overlap,
     Residual,
     Shape,
-)
-from zprof.model.parsing import (
-    parse_count,
-    parse_count_or_zero,
-    parse_duration,
-    parse_parameter_count,
-    parse_rate,
-    parse_size,
 )
 from zprof.model.plan import ZERO_STAGES, Scheme
 

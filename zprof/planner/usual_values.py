@@ -25,7 +25,7 @@ import math
 
 from msgspec.structs import replace
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.job import H100, Assumed, Degrees, Job, LlamaBlock, Shape
 from zprof.model.plan import ZERO_STAGES, Axis, Scheme
 from zprof.planner.model_shapes import count_parameters

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.run.files import open_plain
 from zprof.run.manifest import (
     MANIFEST_NAME,

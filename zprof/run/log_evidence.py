@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.findings import SourceLocation
 from zprof.run.files import open_plain, write_atomically
 

@@ -25,10 +25,10 @@ import msgspec
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import fields, replace
 
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable
 from zprof.model.endings import RankEnd
-from zprof.model.errors import BadInput
 from zprof.model.findings import SourceLocation
-from zprof.model.formatting import printable
 from zprof.model.gaps import Gap
 from zprof.model.hang import RankProcess
 from zprof.model.training import TrainingFacts

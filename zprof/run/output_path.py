@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.run.manifest import read_run_manifest
 from zprof.run.output_lock import lock_output
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
+from zprof.base.suggestions import make_missing_error, suggest_names
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.suggestions import make_missing_error, suggest_names
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import (
     FLIGHT_RECORDER,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import to_builtins
 
-from zprof.model.processes import ProcessIdentity, identify_this_process
+from zprof.process.identity import ProcessIdentity, identify_this_process
 
 _PREFIX = "zprof-"
 _OWNER_NAME = "owner.json"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.run.files import open_plain
 from zprof.run.manifest import TableFile, TablePart, get_part_path, get_staged_path
 from zprof.run.schema import TABLES

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.run.arrow_arrays import make_array
 from zprof.run.files import (

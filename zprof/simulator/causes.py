@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from msgspec.structs import replace
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.findings import read_index
 from zprof.simulator.plan import DType, HostDelay, Limiter, PartialRecording, SimulationPlan, Vendor
 

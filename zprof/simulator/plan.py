@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 
 MAX_RANKS = 1024
 #: Parts of a block that can be wrapped separately; further parts are its experts.

@@ -35,9 +35,9 @@ from zprof.analysis.intervals import Int64s
 from zprof.analysis.per_step import mean_per_step, mean_wall_ns, measure_queueing_ns
 from zprof.analysis.signal import Fact, Untested, make_fact
 from zprof.analysis.time.collective_rows import group_rows_by_text, parse_group_ranks, select_kind
+from zprof.base.formatting import format_ns, format_rate
 from zprof.model.collectives import BYTES_PER_ELEMENT, CollectiveKind, bus_factor
 from zprof.model.findings import Confidence, Finding
-from zprof.model.formatting import format_ns, format_rate
 from zprof.step.links import max_normal_latency_ns, measure_transfers
 from zprof.step.small_messages import LATENCY_RATIO
 from zprof.step.traffic import read_step_traffic

@@ -25,8 +25,8 @@ from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.per_step import mean_per_step
 from zprof.analysis.signal import Fact, make_fact
 from zprof.analysis.time.collective_rows import select_kind
+from zprof.base.formatting import format_bytes, printable
 from zprof.model.collectives import CollectiveKind
-from zprof.model.formatting import format_bytes, printable
 from zprof.step import edits
 from zprof.step.fixes import scale_copies
 from zprof.step.tasks import Graph

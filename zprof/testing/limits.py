@@ -15,15 +15,15 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable, shorten
+from zprof.base.suggestions import suggest_names
 from zprof.checks.baseline import make_baseline, read_baseline, to_json
 from zprof.checks.check import check
 from zprof.checks.limit_text import parse_limit
 from zprof.checks.limits import GATES
 from zprof.model.baseline import Baseline
 from zprof.model.comparison import Check, GateResult, Limit, Outcome
-from zprof.model.errors import BadInput
-from zprof.model.formatting import printable, shorten
-from zprof.model.suggestions import suggest_names
 from zprof.model.tenants import Tenant
 from zprof.notebook.run import AnalysedRun
 

@@ -29,15 +29,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from zprof.integrations.pytest_rank import ASK, PLAN, RankPlan, failure_path, stack_path
-from zprof.model.errors import BadInput, MissingData
-from zprof.model.extras import Extra, require_extra
-from zprof.model.formatting import name_signal, printable, shorten
+from zprof.base.errors import BadInput, MissingData
+from zprof.base.extras import Extra, require_extra
+from zprof.base.formatting import name_signal, printable, shorten
+from zprof.collectors.record.launch.pytest_rank import ASK, PLAN, RankPlan, failure_path, stack_path
 from zprof.notebook.run import AnalysedRun
 
 if TYPE_CHECKING:
-    from zprof.collectors.recorder import Recorder
-    from zprof.collectors.schedule import RecordingSchedule
+    from zprof.collectors.record.recorder import Recorder
+    from zprof.collectors.record.schedule import RecordingSchedule
 
 #: The variable that the recorder reads, repeated because the recorder cannot be imported without torch.
 _OFF_SWITCH = "ZPROF"
@@ -176,7 +176,7 @@ class RecordingRequest(Struct, frozen=True, kw_only=True):
 
 def default_steps() -> "RecordingSchedule":
     """Return the default of :func:`zprof.steps`."""
-    from zprof.collectors.schedule import RecordingSchedule
+    from zprof.collectors.record.schedule import RecordingSchedule
 
     return RecordingSchedule()
 
@@ -193,7 +193,7 @@ def refuse_turned_off() -> None:
 
 def make_recorder(request: RecordingRequest) -> "Callable[..., Recorder]":
     """Return :func:`zprof.record` with path, steps and memory mode set."""
-    from zprof.collectors.recorder import record
+    from zprof.collectors.record.recorder import record
 
     return partial(record, request.path, steps=request.steps, memory_mode=request.memory_mode)
 
@@ -314,7 +314,7 @@ def _start_ranks(folder: Path, count: int) -> Iterator[list["subprocess.Popen[by
             with output_path(folder, rank).open("wb") as output:
                 processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", "zprof.integrations.pytest_rank", str(folder)],
+                        [sys.executable, "-m", "zprof.collectors.record.launch.pytest_rank", str(folder)],
                         env=os.environ | _environment(rank, count),
                         stdin=subprocess.PIPE,
                         stdout=output,

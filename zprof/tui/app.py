@@ -13,8 +13,8 @@ from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 
-from zprof.model.errors import ZprofError
-from zprof.model.formatting import printable
+from zprof.base.errors import ZprofError
+from zprof.base.formatting import printable
 from zprof.reports.table import Opens
 from zprof.tui import export, help_texts
 from zprof.tui.keys import KEYS, Where, bindings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from textual.message import Message
 
-from zprof.model.errors import ZprofError
+from zprof.base.errors import ZprofError
 from zprof.model.plan import Change, Outlook
 from zprof.tui.session import LoadedRun, PendingAnalysis, Progress, RunRequest
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable
 from zprof.model.cursor import follow, get
-from zprof.model.errors import BadInput
-from zprof.model.formatting import printable
 from zprof.model.quantities import Value
 from zprof.model.report import Report
 from zprof.reports.formats import FORMATS, by_path

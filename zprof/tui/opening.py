@@ -19,8 +19,8 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Texts
 from zprof.analysis.source_rows import find_source_rows
 from zprof.analysis.tables import make_collective_table, pick_most_exposed, select_rows
+from zprof.base.formatting import printable, shorten
 from zprof.model.cursor import follow, get, read
-from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import Gap
 from zprof.model.metrics import find_metric
 from zprof.model.plan import Outlook, PredictedFigure

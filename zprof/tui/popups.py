@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from zprof.model.formatting import printable, printable_lines
+from zprof.base.formatting import printable, printable_lines
 from zprof.tui.keys import Where, bindings
 
 Result = TypeVar("Result")

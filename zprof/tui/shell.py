@@ -2,8 +2,8 @@
 
 from typing import Protocol, runtime_checkable
 
-from zprof.model.errors import ZprofError
-from zprof.model.formatting import printable
+from zprof.base.errors import ZprofError
+from zprof.base.formatting import printable
 from zprof.model.gaps import Gap
 from zprof.tui.background import Loader, Loading, Predicting, Predictor, predict
 from zprof.tui.session import LoadedRun, RunPreview, RunRequest, Selection, keep_selection, load

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from zprof.model.formatting import printable
+from zprof.base.formatting import printable
 from zprof.model.quantities import Value
 from zprof.reports.table import Bar, Cell, Mark, Marked, Opens, Row, Table, format_cell
 

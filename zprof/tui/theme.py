@@ -23,7 +23,7 @@ from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.worker import WorkerFailed
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.tenants import Tenant
 from zprof.reports.table import Mark
 

@@ -22,8 +22,8 @@ from zprof.analysis.step_timeline.lane import (
     compute_columns,
 )
 from zprof.analysis.step_timeline.step_model import ExposedGap, StepTimeline, TimelineEvent, find_gap
+from zprof.base.formatting import format_bytes, format_ns, format_percent, printable, shorten
 from zprof.model.collectives import parse_function_name
-from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
 from zprof.model.time import LateReason
 
 #: Minimum length of the view, unless the step is shorter; a column then covers a few nanoseconds.

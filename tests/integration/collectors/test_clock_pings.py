@@ -10,9 +10,9 @@ from tests.support.forked_ranks import run_forked
 PROGRAM = """
 import json, sys
 import torch.distributed as dist
-from zprof.collectors.clock_pings import ClockPings
-from zprof.collectors.identity import agree_on_run_id
-from zprof.collectors.logs import MarkLog
+from zprof.collectors.record.clock_pings import ClockPings
+from zprof.collectors.record.identity import agree_on_run_id
+from zprof.collectors.record.logs import MarkLog
 
 dist.init_process_group("gloo")
 rank, marks, case = dist.get_rank(), MarkLog(), sys.argv[2]

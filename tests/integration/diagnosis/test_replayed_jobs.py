@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.diagnosis_jobs import add_user_facts
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
-from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.run.reader import load
 from zprof.simulator.ground_truth import Truth, draw_job, write_job

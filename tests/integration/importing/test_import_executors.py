@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.support.trace_folders import write_ranks
+from zprof.base.errors import BadInput
 from zprof.cli import main
-from zprof.integrations.imports import traces
-from zprof.integrations.imports.import_paths import import_paths
-from zprof.integrations.imports.options import ImportOptions
-from zprof.integrations.imports.trace_worker import RankFacts, Refusal, TraceJob, import_trace
-from zprof.model.errors import BadInput
+from zprof.collectors.read.imports import traces
+from zprof.collectors.read.imports.import_paths import import_paths
+from zprof.collectors.read.imports.options import ImportOptions
+from zprof.collectors.read.imports.trace_worker import RankFacts, Refusal, TraceJob, import_trace
 from zprof.run.reader import load
 
 
@@ -86,7 +86,7 @@ def test_without_a_scheduler_it_ends_soon(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("zprof.integrations.imports.executors._CONNECT_S", 0.5)
+    monkeypatch.setattr("zprof.collectors.read.imports.executors._CONNECT_S", 0.5)
     write_ranks(tmp_path / "t", 2)
     with socket.socket() as taken:  # bound and not listening: nobody answers there
         taken.bind(("127.0.0.1", 0))

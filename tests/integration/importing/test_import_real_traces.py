@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.real_traces import TRACES as DATA
-from zprof.integrations.imports.import_paths import import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.run.reader import load
 
 slow = pytest.mark.slow

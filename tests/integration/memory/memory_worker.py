@@ -18,9 +18,9 @@ from memory_cases import MEMORY_CASES
 from memory_programs import PROGRAMS, Program
 
 from tests.support.exact_counter import ExactCounter
-from zprof.collectors.base import WindowRows
-from zprof.collectors.logs import MarkLog
-from zprof.collectors.memory.collector import MemoryCollector
+from zprof.collectors.record.base import WindowRows
+from zprof.collectors.record.logs import MarkLog
+from zprof.collectors.record.memory.collector import MemoryCollector
 from zprof.run.manifest import RunManifest
 from zprof.run.writer import RankWriter
 

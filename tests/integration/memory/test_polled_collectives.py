@@ -12,7 +12,7 @@ TIME_LIMIT_S = 120  # it takes 2 seconds; the deadlock that it looks for lasts
 POLLING = """
 import torch
 import torch.distributed as dist
-from zprof.collectors.memory.collector import MemoryCollector
+from zprof.collectors.record.memory.collector import MemoryCollector
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 collector = MemoryCollector(None, None)

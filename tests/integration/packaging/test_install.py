@@ -58,7 +58,7 @@ def test_the_files_to_upload_are_small_and_hold_no_test_data(dist: Path) -> None
 
 def test_the_package_runs_beside_hostile_packages(installed: Path, hostile_folder: Path) -> None:
     code = (
-        "import zprof, zprof.collectors.schedule, zprof.reports, zprof.reference_engine;"
+        "import zprof, zprof.collectors.record.schedule, zprof.reports, zprof.reference_engine;"
         "print(zprof.__file__); print(zprof.steps(time=3).time)"
     )
 

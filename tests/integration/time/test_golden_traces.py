@@ -8,7 +8,7 @@ import pytest
 from tests.support.interval_oracle import Totals, totals, work_of
 from tests.support.real_traces import TRACES
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
-from zprof.integrations.imports.import_paths import import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.model.time import LEDGER_TERMS, RankTime, WindowPolicy
 from zprof.run.reader import load
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.real_traces import TRACES
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
-from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.model.report import VerdictStatus
 from zprof.run.reader import load

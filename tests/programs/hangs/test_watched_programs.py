@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.forked_ranks import free_port
 from zprof.analysis.hang.find_hang import find_hang
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.hang import HangClass
 from zprof.run.reader import Run, load
 

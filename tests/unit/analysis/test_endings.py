@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from zprof.analysis.endings import find_endings
+from zprof.base.errors import BadInput
 from zprof.model.endings import EndMoment, RankEnd
-from zprof.model.errors import BadInput
 from zprof.model.training import TrainingFacts
+from zprof.run.endings import find_endings
 from zprof.run.manifest import MAX_LINES, RunManifest, StepLine, read_endings, write_endings
 from zprof.run.reader import Run
 from zprof.run.writer import RankWriter

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zprof.analysis.user_code import find_user_frame, make_user_location, parse_profiler_call
+from zprof.run.user_code import find_user_frame, make_user_location, parse_profiler_call
 
 FOLDER = "/home/u/job"
 

@@ -17,7 +17,7 @@ from benchmarks.snapshot_truth.recorded import export_run
 from benchmarks.snapshot_truth.variants import VARIANTS
 from tests.support.memory_runs import T0, alloc, full, write
 from zprof.analysis.memory.tables import Timeline
-from zprof.collectors.snapshot.convert import convert_snapshot
+from zprof.collectors.read.snapshot.convert import convert_snapshot
 from zprof.model.memory import HistoryWindow
 from zprof.model.tenants import Tenant
 from zprof.run.schema import TABLES

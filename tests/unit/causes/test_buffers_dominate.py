@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from tests.support.peaks import FACTS, MIB, allocation, memory_run, part, phase, tenants, with_rank
 from tests.support.rule_runs import Run, found, judged
 from zprof.analysis.analysis import RunAnalysis
+from zprof.base.formatting import format_bytes
 from zprof.causes.buffers_dominate import CAUSE as buffers_dominate
-from zprof.model.formatting import format_bytes
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from zprof.analysis.analysis import analyse_time_only
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose_time
-from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence, Finding
 from zprof.run.reader import load
 from zprof.simulator.faults import remove

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.trace_folders import trace_document, write_trace
 from zprof.analysis.analysis import analyse_time_only
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
-from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.gaps import GapKind
 from zprof.model.report import Report
 from zprof.run.reader import load

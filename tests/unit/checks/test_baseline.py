@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from tests.support.check_runs import ENVIRONMENT, MS, Made
 from tests.support.memories import HOSTILE
+from zprof.base.errors import BadInput
 from zprof.checks.baseline import make_baseline, read_baseline, to_json
 from zprof.model.baseline import CollectiveBaseline, Conditions
 from zprof.model.collectives import CollectiveKind
-from zprof.model.errors import BadInput
 from zprof.model.tenants import Tenant
 
 MADE = Made().baseline

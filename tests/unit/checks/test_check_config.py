@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.check_runs import BASE, MS, check_run
+from zprof.base.errors import BadInput
 from zprof.checks.config import (
     StatedLimit,
     adapt_to_device,
@@ -14,7 +15,6 @@ from zprof.checks.config import (
     resolve_limits,
 )
 from zprof.model.comparison import Limit
-from zprof.model.errors import BadInput
 
 
 @pytest.fixture

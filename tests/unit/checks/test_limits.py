@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable
 from zprof.checks.limit_text import parse_limit
 from zprof.checks.limits import GATES
 from zprof.model.comparison import Limit, Sense
-from zprof.model.errors import BadInput
-from zprof.model.formatting import printable
 
 AT_MOST, AT_LEAST = Sense.AT_MOST, Sense.AT_LEAST
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.growing_run import GrowingRun
+from zprof.base.errors import BadInput
 from zprof.cli import live_view
 from zprof.cli.live_view import (
     JOB_LOG,
@@ -18,7 +19,6 @@ from zprof.cli.live_view import (
     open_job_log,
     should_show_live,
 )
-from zprof.model.errors import BadInput
 
 #: A view in place of ``python -m zprof tui RUN --live --job PIPE`` that does as the name of its run says.
 VIEW = """\

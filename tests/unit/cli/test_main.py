@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.support.command_calls import Call
+from zprof.base.errors import CheckFailed, MissingData
 from zprof.cli import console, entry
 from zprof.cli.registry import COMMANDS
-from zprof.model.errors import CheckFailed, MissingData
-from zprof.model.memory_limit import find_exhausted_limit
+from zprof.process.memory_limit import find_exhausted_limit
 
 
 @pytest.mark.parametrize("command", ["", *[entry.name for entry in COMMANDS]])

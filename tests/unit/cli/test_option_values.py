@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.support.command_calls import Call
+from zprof.base.errors import BadInput
+from zprof.base.parsing import parse_duration, parse_factor, parse_parameter_count, parse_rate, parse_size
 from zprof.cli.parser import Parser, build_parser
 from zprof.cli.registry import COMMANDS
 from zprof.cli.shared_options import add_stated_facts, add_stated_work, add_training_options, add_work_options
-from zprof.model.errors import BadInput
-from zprof.model.parsing import parse_duration, parse_factor, parse_parameter_count, parse_rate, parse_size
 from zprof.model.training import TrainingFacts
 from zprof.planner.request import Optimizer, Precision, choose_element_bytes
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_calls import Call
-from zprof.integrations.program import record
+from zprof.collectors.record.launch import record
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_the_probe_sees_a_package() -> None:
 
 
 def test_commands_on_a_run_load_no_torch(runs: Path, tmp_path: Path) -> None:
-    names = ("torch", "hta", "textual", "jinja2", "zprof.collectors", "zprof.reference_engine")
+    names = ("torch", "hta", "textual", "jinja2", "zprof.collectors.record", "zprof.reference_engine")
     run, saved = str(runs / "good.zprof"), str(tmp_path / "base.json")
     (tmp_path / "limits.toml").write_text("[check]\n")
     limits = ["--config", str(tmp_path / "limits.toml"), "-o", str(tmp_path / "check.md")]

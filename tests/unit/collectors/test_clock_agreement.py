@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from zprof.collectors.clock_pings import GO, STAY, UNEQUAL, agree_to_ping
+from zprof.collectors.record.clock_pings import GO, STAY, UNEQUAL, agree_to_ping
 
 
 class OthersFirst:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from zprof.collectors.training import detect_training
+from zprof.collectors.record.training import detect_training
 
 SGD, AdamW = torch.optim.SGD, torch.optim.AdamW
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.collectors.base import FaultGuard
+from zprof.collectors.record.base import FaultGuard
 from zprof.model.gaps import GapKind
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from zprof.collectors.host_stacks import READ, TIMER, HostStacks
+from zprof.collectors.record.host_stacks import READ, TIMER, HostStacks
 
 
 def sleep_here() -> None:

@@ -9,10 +9,10 @@ import torch.distributed as dist
 from torch.autograd import profiler as autograd_profiler
 from torch.profiler import profile, record_function
 
-from zprof.collectors.kineto.collector import WAIT_RANGE, KinetoCollector
-from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.profiler_session import BUSY_MESSAGE, TAKEN_OVER_MESSAGE
-from zprof.collectors.torch_private import is_profiler_running
+from zprof.collectors.record.kineto import WAIT_RANGE, KinetoCollector
+from zprof.collectors.record.memory.collector import MemoryCollector
+from zprof.collectors.record.profiler_session import BUSY_MESSAGE, TAKEN_OVER_MESSAGE
+from zprof.collectors.record.torch_private import is_profiler_running
 
 Make = Callable[[], KinetoCollector | MemoryCollector]
 Work = torch._C._distributed_c10d.Work

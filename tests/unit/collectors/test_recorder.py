@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from zprof.collectors.base import Columns
-from zprof.collectors.recorder import Recorder
-from zprof.collectors.schedule import RecordingSchedule, ScheduledWindow
+from zprof.collectors.record.base import Columns
+from zprof.collectors.record.recorder import Recorder
+from zprof.collectors.record.schedule import RecordingSchedule, ScheduledWindow
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 from zprof.run.live import LiveRun
@@ -150,7 +150,7 @@ def test_steps_are_logged_with_window_and_counters_as_they_come(
         raise RuntimeError("planted")
 
     if fails:
-        monkeypatch.setattr("zprof.collectors.logs.SampleLog.add", fail)
+        monkeypatch.setattr("zprof.collectors.record.logs.SampleLog.add", fail)
     with recorder(tmp_path, []) as recording:
         state = LiveRun(tmp_path).look()
         assert state.manifest is not None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from zprof.collectors import torch_private
+from zprof.collectors.record import torch_private
 
 ROOT = Path(__file__).parents[3]
 

@@ -9,11 +9,11 @@ from tests.support.analyses import MS
 from tests.support.diagnoses import Diagnosed, base, diagnosed, planted
 from tests.support.rule_runs import claim, run_of, with_terms
 from zprof.analysis.per_step import mean_wall_ns
+from zprof.base.formatting import format_frequency
 from zprof.causes import load_causes
 from zprof.diagnosis.claims import split_savings
 from zprof.diagnosis.find_causes import find_causes, rate_by_range
 from zprof.model.findings import Confidence, Evidence, SavingNote, Severity
-from zprof.model.formatting import format_frequency
 from zprof.model.gaps import Gap, GapKind
 from zprof.simulator.causes import PLANTS
 from zprof.simulator.plan import Vendor

@@ -21,8 +21,8 @@ from msgspec.structs import fields, replace
 
 from tests.support.diagnoses import base
 from zprof.cli import main
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
-from zprof.integrations.imports.import_paths import import_paths
 from zprof.integrations.redaction import AllowList, OwnWords, Pseudonyms, read_own_words, redact_group
 from zprof.integrations.support_bundle import Bundle, collect_bundle, redact_collectives, write_bundle
 from zprof.model.doctor import CheckStatus, Doctor, DoctorCheck

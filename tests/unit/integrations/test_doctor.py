@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from zprof.base.extras import Extra
 from zprof.cli import main
 from zprof.integrations.doctor import ProbeAnswer, examine, run_probe
 from zprof.model.doctor import CheckStatus, DoctorCheck
-from zprof.model.extras import Extra
 
 TORCH = {"version": "2.13.0", "cuda": "13.0", "hip": None, "devices": ["H200", "H200"], "backends": ["gloo"]}
 NOTHING = ProbeAnswer(value=None, failure="not there")

@@ -12,7 +12,7 @@ import pytest
 from zprof.integrations import reference_job as launching
 from zprof.integrations.reference_job import RankFailed, launch
 from zprof.integrations.reference_rank import describe_modelled_parts
-from zprof.model.interrupts import keep_interrupts
+from zprof.process.interrupts import keep_interrupts
 from zprof.reference_engine.program.options import add_arguments, make_config
 from zprof.reference_engine.program.train_config import TrainConfig
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.memories import HOSTILE
-from zprof.model.formatting import display_width, printable, printable_lines, shorten
+from zprof.base.formatting import display_width, printable, printable_lines, shorten
 
 
 @settings(max_examples=50)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.model.interrupts import accept_interrupt, keep_interrupts
+from zprof.process.interrupts import accept_interrupt, keep_interrupts
 
 WAIT_LIMIT_S = 60
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.planned_jobs import known_unit
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.job import V100, Batch, Degrees, Hardware, Job, ModelUnit, Residual, Shape
 from zprof.model.plan import PIPELINES, Plan, PlanRow, Scheme
 from zprof.model.tenants import Tenant

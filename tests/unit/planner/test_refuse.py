@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.job import (
     V100,
     Batch,

@@ -10,8 +10,8 @@ from tests.support.full_memories import full_memory
 from tests.support.html_pages import Parsed
 from tests.support.many_ranks import spread_out
 from tests.support.reports import memory_only, nothing_timed, straggler
-from zprof.model.errors import MissingData
-from zprof.model.formatting import format_bytes
+from zprof.base.errors import MissingData
+from zprof.base.formatting import format_bytes
 from zprof.model.report import Report
 from zprof.reports.formats import by_name
 from zprof.reports.page import AreaChart

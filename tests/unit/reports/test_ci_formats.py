@@ -12,8 +12,8 @@ from tests.support.diagnosis_reports import against_baseline, alone
 from tests.support.judged_checks import CHECKS, EXACT, FAILED, TENANT, UNKNOWN, check
 from tests.support.markdown_reading import visible
 from tests.support.reports import SITUATIONS, slower, trace
+from zprof.base.errors import BadInput
 from zprof.model.comparison import GateResult, Outcome
-from zprof.model.errors import BadInput
 from zprof.model.findings import Confidence, Severity, SourceLocation
 from zprof.model.quantities import Value, format_value
 from zprof.model.report import VerdictStatus

@@ -19,8 +19,8 @@ from tests.support.markdown_reading import is_active, tokens, visible
 from tests.support.report_pages import both_runs
 from tests.support.reports import memory_only, slower, straggler, trace
 from tests.support.snapshot_reports import snapshot_against_baseline, snapshot_report
+from zprof.base.formatting import display_width, printable
 from zprof.model.comparison import Check, Outcome
-from zprof.model.formatting import display_width, printable
 from zprof.model.report import Report
 from zprof.reports import junit, sarif, svg_memory
 from zprof.reports.check_ci import render_github, render_junit, render_sarif

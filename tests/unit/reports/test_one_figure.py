@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from tests.support import junit_schema, sarif_schema
 from tests.support.report_pages import seen
 from tests.support.reports import memory_only, slower, straggler, trace
+from zprof.base.formatting import format_bytes, format_ms, format_ns
 from zprof.model.findings import Evidence
-from zprof.model.formatting import format_bytes, format_ms, format_ns
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_TERMS
 from zprof.reports.formats import by_name

@@ -10,9 +10,9 @@ from tests.support.memories import memory_of
 from tests.support.report_pages import both_runs, shown
 from tests.support.reports import memory_only, slower, snapshot
 from tests.support.unsplit_ranks import make_unsplit
+from zprof.base.formatting import format_bytes
 from zprof.model.comparison import ComparedRow, ComparedSection
 from zprof.model.findings import Evidence
-from zprof.model.formatting import format_bytes
 from zprof.model.report import Difference, Report
 from zprof.model.tenants import Tenant
 from zprof.reports.formats import render_page_markdown, render_page_text

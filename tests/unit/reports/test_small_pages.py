@@ -6,10 +6,10 @@ import unicodedata
 import pytest
 
 from tests.support.reports import SITUATIONS, slower, straggler
+from zprof.base.errors import BadInput
+from zprof.base.formatting import display_width
 from zprof.model.comparison import ComparedRow
-from zprof.model.errors import BadInput
 from zprof.model.findings import read_index
-from zprof.model.formatting import display_width
 from zprof.reports.finding_pages import find_cause, read_page
 from zprof.reports.formats import by_name, render_page_text
 from zprof.reports.layout import render_markdown_text

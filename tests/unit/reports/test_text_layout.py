@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zprof.base.formatting import display_width
 from zprof.cli import console
 from zprof.model.findings import read_index
-from zprof.model.formatting import display_width
 from zprof.reports import finding_pages
 from zprof.reports.layout import (
     format_fix_line,

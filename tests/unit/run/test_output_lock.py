@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.run.output_lock import lock_output
 
 HOLD = """

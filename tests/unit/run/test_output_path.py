@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest, read_run_manifest
 from zprof.run.output_path import check_output_path, replace_run

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.growing_run import GrowingRun
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.run.reader import Run
 from zprof.run.writer import RankWriter
 

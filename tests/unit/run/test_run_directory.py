@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import STEPS_NAME, RunManifest, StepLine

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.simulated_fixes import plant_and_fix
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.simulator.causes import NONE, TIGHT, choose_affected_rank, plant
 from zprof.simulator.plan import SimulationPlan
 from zprof.simulator.simulate import simulate

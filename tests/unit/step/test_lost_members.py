@@ -10,8 +10,8 @@ import pytest
 from tests.support.diagnoses import base
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.analysis.columns import Columns, Groups, Texts
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
-from zprof.integrations.imports.import_paths import import_paths
 from zprof.run.reader import load
 from zprof.simulator.causes import plant
 from zprof.simulator.simulate import simulate

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.check_runs import Made
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.testing.limits import baseline_path, load_baseline, save_baseline
 
 FILE = Path("/repository/tests/test_model.py")

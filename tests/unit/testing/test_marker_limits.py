@@ -2,9 +2,9 @@
 
 import pytest
 
+from zprof.base.errors import BadInput
 from zprof.checks.limits import GATES
 from zprof.model.comparison import Limit
-from zprof.model.errors import BadInput
 from zprof.model.tenants import Tenant
 from zprof.testing.limits import KEYS, Marker, parse_markers
 

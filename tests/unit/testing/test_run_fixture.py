@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.pytest_suites import RUNS
-from zprof.integrations.pytest_rank import RankPlan, failure_path, stack_path
-from zprof.model.errors import BadInput, ZprofError
-from zprof.model.extras import MissingPackage
+from zprof.base.errors import BadInput, ZprofError
+from zprof.base.extras import MissingPackage
+from zprof.collectors.record.launch.pytest_rank import RankPlan, failure_path, stack_path
 from zprof.testing.run_fixture import RunFixture, describe_failure, describe_timeout, end_rank
 
 
@@ -71,7 +71,7 @@ def test_without_torch_or_with_recording_turned_off_nothing_is_recorded(
     runs: RunFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.delitem(sys.modules, "zprof.collectors.recorder", raising=False)
+        patch.delitem(sys.modules, "zprof.collectors.record.recorder", raising=False)
         patch.setitem(sys.modules, "torch", None)
         for ranks in (1, 2):
             with pytest.raises(MissingPackage, match=r"zprof\[record\]"):

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.tui_leaves import assert_leaves
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.model.json_format import to_json
 from zprof.model.plan import Change, Outlook, PredictedFigure, Prediction

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.json_format import to_json
 from zprof.tui.export import (
     export_perfetto,

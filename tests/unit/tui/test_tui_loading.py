@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from tests.support.command_calls import run_python
 from tests.support.tui_app import app_on, finish_workers, messages, play, press, screen_text, wait_until
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
 from zprof.tui.background import Loader

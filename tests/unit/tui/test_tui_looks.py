@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from tests.support.tui_app import LARGE, SMALL, app_on, play, press, screen_text, settle
 from tests.support.tui_keys import close_popups, show_screen, styled_cells
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.session import LoadedRun
 from zprof.tui.theme import (

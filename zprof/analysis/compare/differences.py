@@ -16,7 +16,7 @@ import numpy.typing as npt
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.memory.analyse import compare_groups, find_group_phases
-from zprof.model.formatting import name_ranks
+from zprof.base.formatting import name_ranks
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import RankMemory
 from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange, WorkUnit

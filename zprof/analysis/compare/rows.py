@@ -7,8 +7,8 @@ from msgspec.structs import fields, replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Groups
+from zprof.base.formatting import format_bytes, format_ns
 from zprof.model.comparison import ComparedRow, ComparedSection, ComparedValue, Setting, SideBySide
-from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.quantities import Unit, find_unit
 from zprof.model.report import Comparison, Report
 from zprof.model.tenants import DISPLAY_ORDER

@@ -16,11 +16,11 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from zprof.analysis.user_code import CodeOwner, find_code_owner, make_user_location
 from zprof.model.findings import SourceLocation
 from zprof.model.hang import RankProcess
 from zprof.run.log_evidence import EVIDENCE_NAME
 from zprof.run.reader import Run
+from zprof.run.user_code import CodeOwner, find_code_owner, make_user_location
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 FLIGHT, FLIGHT_GROUP, FLIGHT_STACK, FLIGHT_THREAD = "flight", "flight_group", "flight_stack", "flight_thread"

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns
 from zprof.analysis.memory.history import AllocatorTerms, History, compute_terms
-from zprof.model.formatting import format_bytes
+from zprof.base.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import DeviceMemory
 from zprof.model.tenants import Tenant

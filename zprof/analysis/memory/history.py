@@ -16,7 +16,7 @@ from msgspec import Struct
 from zprof.analysis.columns import Columns
 from zprof.analysis.memory.live_bytes import compute_live_curve
 from zprof.analysis.memory.tables import FOREVER, Bool, Int, sum_by_device
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 
 #: More than any device has. A larger size in a table means that it is damaged, and sums of such sizes could
 #: overflow.

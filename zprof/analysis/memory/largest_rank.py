@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.signal import Untested
-from zprof.analysis.user_code import find_user_frame
 from zprof.model.findings import Confidence, SourceLocation, cap_confidence
 from zprof.model.memory import (
     Allocation,
@@ -21,6 +20,7 @@ from zprof.model.memory import (
 )
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.model.training import Engine, Phase
+from zprof.run.user_code import find_user_frame
 
 #: Returns the bytes that a change removes in a phase, given its name and each tenant's bytes at its peak.
 Removable = Callable[[str, Mapping[Tenant, int]], float]

@@ -32,7 +32,7 @@ from zprof.analysis.memory.tables import (
     read_lives,
     sum_by_device,
 )
-from zprof.model.formatting import format_bytes
+from zprof.base.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import AllocatorCounters
 from zprof.model.tenants import UNTAGGED_NAME, Tenant

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.memory.largest_rank import LargestRank, is_worth
-from zprof.model.formatting import printable, shorten
+from zprof.base.formatting import printable, shorten
 from zprof.model.memory import Allocation
 from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 from zprof.model.training import TrainingFacts

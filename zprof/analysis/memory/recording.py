@@ -64,8 +64,8 @@ from zprof.analysis.memory.tables import (
     read_timeline,
 )
 from zprof.analysis.zero_formulas import compute_state_formula
+from zprof.base.formatting import format_bytes
 from zprof.model.endings import OutOfMemory
-from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Basis, DeviceMemory, MemoryPart, RankMemory
 from zprof.model.tenants import BACKEND_SCRATCH, UNTAGGED_NAME, Tenant

@@ -49,9 +49,9 @@ from zprof.analysis.memory.tables import (
     find_annotated_step,
     read_checked_table,
 )
+from zprof.base.formatting import format_bytes, format_percent
 from zprof.model.endings import OutOfMemory
 from zprof.model.findings import Confidence
-from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Basis, DeviceMemory, MemoryPart, PeakGrowth, RankMemory
 from zprof.model.tenants import DISPLAY_ORDER

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from zprof.analysis.columns import Columns, Groups
+from zprof.base.errors import BadInput
 from zprof.model.collectives import OPERATOR_PREFIXES
-from zprof.model.errors import BadInput
 from zprof.model.tenants import PRECEDENCE, Tenant
 from zprof.model.training import Phase
 from zprof.run.manifest import rank_folder

@@ -38,7 +38,7 @@ from zprof.analysis.time.phases import (
     find_program_thread,
     locate_instants,
 )
-from zprof.model.errors import MissingData
+from zprof.base.errors import MissingData
 from zprof.run.arrow_arrays import make_array, read_numbers
 from zprof.run.ranges import RangeVerb, parse_range
 from zprof.run.reader import Run

@@ -31,8 +31,8 @@ from zprof.analysis.zero_formulas import (
     compute_expected_volume,
     compute_wire_parameter_bytes,
 )
+from zprof.base.formatting import format_bytes
 from zprof.model.collectives import UNKNOWN_GROUP, CollectiveKind, bus_factor
-from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Volume
 from zprof.model.time import CollectiveTime, ExposedInCollectives, LinkFit, MessageSizes, UnitTime

@@ -31,8 +31,8 @@ from zprof.analysis.time.program_lines import (
     locate_reads,
     name_place,
 )
+from zprof.base.formatting import format_ns
 from zprof.model.findings import Confidence, SourceLocation
-from zprof.model.formatting import format_ns
 from zprof.model.gaps import GapKind
 from zprof.model.memory import AllocatorCounters
 

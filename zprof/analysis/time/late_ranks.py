@@ -27,7 +27,7 @@ from zprof.analysis.per_step import (
 )
 from zprof.analysis.signal import Untested
 from zprof.analysis.time.own_time import OwnTime, Table, measure_own_time, measure_own_time_with_idle
-from zprof.model.formatting import format_ns
+from zprof.base.formatting import format_ns
 from zprof.model.time import LateReason
 
 _PARTS = ("compute", "copies", "idle")

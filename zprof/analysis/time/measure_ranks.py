@@ -38,7 +38,7 @@ from zprof.analysis.time.timeline import (
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
 from zprof.model.time import RankTime, WindowPolicy
-from zprof.model.workers import (
+from zprof.process.workers import (
     LocalWorker,
     ProcessWorkers,
     WorkerFailed,

@@ -32,9 +32,9 @@ from zprof.analysis.per_step import (
 )
 from zprof.analysis.signal import Fact, Untested, make_fact
 from zprof.analysis.time.collective_rows import select_kind
+from zprof.base.formatting import format_bytes
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence
-from zprof.model.formatting import format_bytes
 from zprof.model.training import Phase
 
 #: Minimum exposed time as a share of the step if the step without them decides their cost.

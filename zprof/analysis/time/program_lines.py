@@ -27,13 +27,13 @@ from zprof.analysis.time.activity import find_outermost, has_device_work, read_h
 from zprof.analysis.time.events import CALL_CATEGORIES, EventView, decode_events, is_operator
 from zprof.analysis.time.host_calls import PYTHON_CATEGORY, filter_by_text, read_host_calls, read_loader_spans
 from zprof.analysis.time.ledger import RankTracks
-from zprof.analysis.user_code import make_user_location, parse_profiler_call
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable
 from zprof.model.collectives import is_collective_kernel
-from zprof.model.errors import BadInput
 from zprof.model.findings import SourceLocation
-from zprof.model.formatting import printable
 from zprof.run.arrow_arrays import read_numbers
 from zprof.run.reader import Run
+from zprof.run.user_code import make_user_location, parse_profiler_call
 
 #: A collective that is waited for this soon after a scalar was read was waited for by the read.
 _READ_MARGIN_NS = 200_000

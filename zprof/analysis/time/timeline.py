@@ -29,8 +29,8 @@ from zprof.analysis.time.steps import (
     read_mark_times,
     read_thread_times,
 )
+from zprof.base.formatting import printable
 from zprof.model.collectives import CollectiveKind
-from zprof.model.formatting import printable
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import WindowPolicy
 from zprof.run.arrow_arrays import make_array, make_masked, read_known, read_numbers

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from zprof.model.sandbox import Limits, apply_limits
+from zprof.process.sandbox import Limits, apply_limits
 
 ANSWERS = "answers.jsonl"
 _MAX_ERROR_LENGTH = 200

@@ -18,7 +18,7 @@ from msgspec import Struct, to_builtins
 
 from zprof.integrations.hta.answers import HtaAnswers, make_refused_answers, read_answers
 from zprof.integrations.hta.child import ANSWERS
-from zprof.model.sandbox import Limits, Sandbox, make_program, read_lines
+from zprof.process.sandbox import Limits, Sandbox, make_program, read_lines
 
 PROGRAM = make_program("zprof.integrations.hta.child")
 _MAX_ANSWER_BYTES = 8 << 20

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from zprof.collectors.read.imports.origin import read_origin
 from zprof.integrations.hta.answers import (
     Critical,
     HtaAnswers,
@@ -14,7 +15,6 @@ from zprof.integrations.hta.answers import (
     make_no_trace_gap,
 )
 from zprof.integrations.hta.process import ask_all, format_source_name
-from zprof.integrations.imports.origin import read_origin
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import HtaCriticalPath, RankOpinion, Report, SecondOpinion, StreamIdle
 

@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zprof.analysis.time.device_totals import DeviceTotals, measure_device_totals
+from zprof.base.errors import BadInput, MissingData
+from zprof.base.formatting import format_ns
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.integrations.hta.answers import (
     COPIES,
     WORK,
@@ -26,10 +29,7 @@ from zprof.integrations.hta.answers import (
     find_unanswered,
 )
 from zprof.integrations.hta.process import ask_all, format_source_name
-from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.collectives import is_collective_kernel
-from zprof.model.errors import BadInput, MissingData
-from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.report import FigureStatus, RankVerification, Verification, VerifiedFigure
 from zprof.run.manifest import MANIFEST_NAME

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
-from zprof.model.formatting import printable
+from zprof.base.formatting import printable
 
 #: Slices beyond this number of overlapping lanes are omitted, to keep a track readable and bounded.
 MAX_LANES = 16

@@ -14,6 +14,7 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
+from zprof.base.errors import MissingData
 from zprof.integrations.perfetto.chrome_trace import ProcessRows, format_flow, format_process
 from zprof.integrations.perfetto.rank_rows import (
     ExportChoice,
@@ -24,7 +25,6 @@ from zprof.integrations.perfetto.rank_rows import (
     make_recorded_rows,
     select_collectives,
 )
-from zprof.model.errors import MissingData
 from zprof.run.reader import Run
 from zprof.version import __version__
 

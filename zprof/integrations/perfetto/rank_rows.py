@@ -11,13 +11,13 @@ from zprof.analysis.columns import Columns, Texts
 from zprof.analysis.intervals import Intervals, intersect, intervals, union
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.steps import StepWindows
+from zprof.base.errors import BadInput, MissingData
 from zprof.integrations.perfetto.chrome_trace import (
     ChromeTraceRow,
     encode_arguments,
     encode_text,
     make_spans_row,
 )
-from zprof.model.errors import BadInput, MissingData
 from zprof.run.reader import Run
 
 _CATEGORY = encode_text("zprof")

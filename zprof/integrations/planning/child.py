@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
+from zprof.base.errors import ZprofError
+from zprof.base.formatting import escape_surrogates
 from zprof.integrations.planning.child_process import ANSWERS, TASK, WriteAnswer
-from zprof.model.errors import ZprofError
-from zprof.model.formatting import escape_surrogates
-from zprof.model.memory_limit import is_memory_shortage
-from zprof.model.sandbox import Limits, apply_limits
+from zprof.process.memory_limit import is_memory_shortage
+from zprof.process.sandbox import Limits, apply_limits
 
 
 def start(arguments: list[str]) -> None:

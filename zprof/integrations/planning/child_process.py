@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 from msgspec import to_builtins
 
-from zprof.model.errors import BadInput
-from zprof.model.memory_limit import check_address_space
-from zprof.model.sandbox import Limits, Sandbox, make_program, read_lines
+from zprof.base.errors import BadInput
+from zprof.process.memory_limit import check_address_space
+from zprof.process.sandbox import Limits, Sandbox, make_program, read_lines
 
 TASK, ANSWERS = "task.json", "answers.jsonl"
 _MAX_ANSWER_BYTES = 64 << 20

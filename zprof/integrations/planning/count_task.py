@@ -24,7 +24,8 @@ from msgspec.structs import replace
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from zprof.collectors.torch_private import FakeTensorMode, current_graph_task_id
+from zprof.base.errors import BadInput
+from zprof.collectors.record.torch_private import FakeTensorMode, current_graph_task_id
 from zprof.integrations.planning.child_process import WriteAnswer
 from zprof.integrations.planning.storage_ledger import (
     StorageLedger,
@@ -33,7 +34,6 @@ from zprof.integrations.planning.storage_ledger import (
     tap_storages,
 )
 from zprof.integrations.planning.user_model import find_builder, find_differentiable_output, format_error_line
-from zprof.model.errors import BadInput
 from zprof.model.job import Job, ModelUnit
 from zprof.model.tenants import Tenant
 from zprof.reference_engine.unit_split import ROOT, split_into_units

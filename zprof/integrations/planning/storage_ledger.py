@@ -22,7 +22,7 @@ import torch
 from msgspec import Struct, field
 from torch.autograd.graph import saved_tensors_hooks
 
-from zprof.collectors.torch_private import (
+from zprof.collectors.record.torch_private import (
     TorchDispatchMode,
     current_graph_task_id,
     get_saving_functions,

@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from zprof.base.errors import BadInput
+from zprof.base.extras import Extra, require_extra
 from zprof.integrations.planning.child_process import LIMITS, run_task
-from zprof.model.errors import BadInput
-from zprof.model.extras import Extra, require_extra
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Assumed, Backend, Job, ModelUnit
 from zprof.model.plan import Plan, PlanRow, PlanVerification, VerifiedStage, VerifiedTenant
-from zprof.model.sandbox import Limits
 from zprof.model.tenants import DISPLAY_ORDER
+from zprof.process.sandbox import Limits
 
 _METHOD = (
     "one rank in a fake process group, on fake tensors: storages and their owners at the peak of the "

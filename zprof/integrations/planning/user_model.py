@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from zprof.base.errors import BadInput
 from zprof.integrations.planning.storage_ledger import find_tensors
-from zprof.model.errors import BadInput
 
 _MAX_LENGTH = 200
 #: ECMA-48 terminal sequences, 7 or 8 bits: strings up to their terminator, control sequences, and escapes of

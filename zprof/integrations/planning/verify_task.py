@@ -23,11 +23,16 @@ from msgspec import Struct
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from zprof.collectors.torch_private import FakeTensor, FakeTensorMode, current_graph_task_id, make_fake_store
+from zprof.base.errors import BadInput, ZprofError
+from zprof.collectors.record.torch_private import (
+    FakeTensor,
+    FakeTensorMode,
+    current_graph_task_id,
+    make_fake_store,
+)
 from zprof.integrations.planning.child_process import WriteAnswer
 from zprof.integrations.planning.storage_ledger import StorageLedger, StoragePeak, find_tensors, tap_storages
 from zprof.integrations.planning.user_model import find_builder, find_differentiable_output, format_error_line
-from zprof.model.errors import BadInput, ZprofError
 from zprof.model.job import ElementBytes, Job
 from zprof.model.tenants import Tenant
 from zprof.reference_engine import engine

@@ -3,7 +3,7 @@
 import numpy as np
 from msgspec.structs import replace
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.plan import Change
 from zprof.step.from_units.calibration import CalibratedModel
 from zprof.step.from_units.unit_replay import PassWork, StepPasses

@@ -20,7 +20,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Static
 
-from zprof.model.formatting import format_ms, printable, shorten
+from zprof.base.formatting import format_ms, printable, shorten
 from zprof.model.quantities import Value
 from zprof.reports.table import Mark
 from zprof.run.live import LiveState

@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from zprof.base.formatting import format_bytes, format_ms
 from zprof.model.cursor import Cursor, every, read
-from zprof.model.formatting import format_bytes, format_ms
 from zprof.model.metrics import find_metric
 from zprof.model.quantities import UNKNOWN, Aggregation, Value
 from zprof.model.tenants import Tenant

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from msgspec import Struct, field
 
-from zprof.model.formatting import printable
+from zprof.base.formatting import printable
 from zprof.run.files import open_plain
 from zprof.run.live import LiveRun, LiveState
 

@@ -13,8 +13,8 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable, Static
 
+from zprof.base.formatting import printable, shorten
 from zprof.model.cursor import Cursor, get, read
-from zprof.model.formatting import printable, shorten
 from zprof.model.quantities import Value
 from zprof.model.report import Report
 from zprof.reports.pages.collectives import (

@@ -9,7 +9,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from zprof.model.formatting import display_width, printable, shorten
+from zprof.base.formatting import display_width, printable, shorten
 from zprof.model.gaps import GapKind
 from zprof.reports.pages.compare_table import (
     CompareOptions,

@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable, Static
 
-from zprof.model.formatting import printable_lines
+from zprof.base.formatting import printable_lines
 from zprof.model.hang import is_stuck
 from zprof.reports.pages.collectives import build_unit_table
 from zprof.reports.pages.findings import (

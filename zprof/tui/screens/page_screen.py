@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from zprof.model.formatting import printable, shorten
+from zprof.base.formatting import printable, shorten
 from zprof.model.gaps import Gap
 from zprof.tui.session import LoadedRun, Selection, pick_selection
 from zprof.tui.shell import Shell

@@ -12,8 +12,8 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
+from zprof.base.errors import ZprofError
 from zprof.model.cursor import Cursor
-from zprof.model.errors import ZprofError
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.plan import Calibration, Change, Outlook, Prediction
 from zprof.model.quantities import Aggregation, Unit, Value

@@ -15,9 +15,9 @@ from textual.worker import get_current_worker
 
 from zprof.analysis.step_timeline.build import build_step_model
 from zprof.analysis.step_timeline.step_model import StepTimeline, find_gap
+from zprof.base.errors import ZprofError
+from zprof.base.formatting import printable
 from zprof.model.cursor import Cursor, read
-from zprof.model.errors import ZprofError
-from zprof.model.formatting import printable
 from zprof.reports.pages.ledger import read_terms
 from zprof.reports.table import Column, Row, Table
 from zprof.tui.keys import Where, bindings

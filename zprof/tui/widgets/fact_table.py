@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.widgets import DataTable
 from textual.widgets.data_table import RowKey
 
-from zprof.model.formatting import display_width, printable, shorten
+from zprof.base.formatting import display_width, printable, shorten
 from zprof.model.quantities import Value
 from zprof.reports.table import Bar, Cell, Column, Mark, Row, Table
 from zprof.reports.text import format_table_note

@@ -20,7 +20,7 @@ from textual.widget import Widget
 
 from zprof.analysis.step_timeline.lane import IDLE, LaneKind, LaneRole, TimelineLane, compute_columns
 from zprof.analysis.step_timeline.step_model import StepTimeline, find_longest_gap, find_next_gap
-from zprof.model.formatting import display_width, printable, shorten
+from zprof.base.formatting import display_width, printable, shorten
 from zprof.reports.table import Mark
 from zprof.tui.keys import Where, bindings
 from zprof.tui.theme import MARKS, TIMES, Look, Paint, get_look

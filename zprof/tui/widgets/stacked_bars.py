@@ -13,8 +13,8 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
+from zprof.base.formatting import printable, shorten
 from zprof.model.cursor import Cursor, get, read
-from zprof.model.formatting import printable, shorten
 from zprof.model.memory import RankMemory
 from zprof.model.quantities import Aggregation, Value
 from zprof.model.report import Report

@@ -8,7 +8,7 @@ from rich.text import Text
 from textual import events
 from textual.widgets import Static
 
-from zprof.model.formatting import printable, shorten
+from zprof.base.formatting import printable, shorten
 from zprof.model.quantities import Value
 from zprof.reports.pages.memory_timeline import Curve, build_point_table, format_moment_at
 from zprof.reports.pages.tenants import ORDER, tenant_name

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from zprof.base.errors import BadInput
 from zprof.integrations.planning.child_process import LIMITS
 from zprof.integrations.planning.count_task import count_units
 from zprof.integrations.planning.tasks import count_model
-from zprof.model.errors import BadInput
 from zprof.model.job import Batch, Degrees, Job
 
 LAYERS, HIDDEN, HEADS, WORDS, CONTEXT = 3, 256, 4, 512, 64

@@ -12,15 +12,15 @@ import pytest
 import torch.distributed as dist
 from msgspec.structs import replace
 
+from zprof.base.errors import BadInput
 from zprof.integrations.planning import tasks, verify_task
 from zprof.integrations.planning.count_task import count_units
 from zprof.integrations.planning.tasks import verify_plan
-from zprof.model.errors import BadInput
 from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Overlap, Residual, Shape
 from zprof.model.plan import Plan, Scheme, VerifiedStage
-from zprof.model.sandbox import Limits
 from zprof.model.tenants import Tenant
 from zprof.planner.plan import plan
+from zprof.process.sandbox import Limits
 
 STAGES = (Scheme.DATA_PARALLEL, Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
 LAYERS, HIDDEN, WORDS, CONTEXT, RANKS, ALIGNMENT = 3, 128, 256, 32, 8, 48

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.hang_jobs import draw_job, write_dumps
 from benchmarks.hangs import judge
 from tests.support.real_traces import DUMPS
-from zprof.collectors.pickle_sandbox import load_plain_data
+from zprof.collectors.read.pickle_sandbox import load_plain_data
 from zprof.model.findings import Confidence
 from zprof.model.hang import Hang, HangStatus
 

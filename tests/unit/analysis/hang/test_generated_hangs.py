@@ -8,7 +8,7 @@ import pytest
 from benchmarks.hang_jobs import FAULTS, HEALTHY, draw_job, write_dumps
 from benchmarks.hangs import Case, compare, judge, judge_case
 from zprof.analysis.hang.find_hang import find_hang
-from zprof.integrations.imports.import_paths import import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.model.hang import Hang, HangStatus
 from zprof.run.reader import Run

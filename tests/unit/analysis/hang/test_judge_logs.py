@@ -12,8 +12,8 @@ from tests.support.flight_dumps import make_dump, make_entry
 from tests.support.hang_lines import ENDING, write_counters, write_default, write_signal, write_timeout
 from tests.support.real_traces import LOGS
 from zprof.analysis.hang.find_hang import find_hang
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
-from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.model.hang import Hang, HangClass, MemberState
 from zprof.run.reader import Run

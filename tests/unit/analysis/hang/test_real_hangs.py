@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.real_traces import DUMPS
 from zprof.analysis.hang.find_hang import find_hang
-from zprof.integrations.imports.import_paths import import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.model.hang import Hang, HangClass
 from zprof.run.reader import Run

@@ -19,7 +19,7 @@ from zprof.analysis.memory.history import (
     find_reserved_peak,
     read_history,
 )
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.model.memory import DeviceMemory
 

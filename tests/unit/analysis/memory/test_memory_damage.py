@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.memory_runs import T0, full, marks, put_table, role, sample, write
 from zprof.analysis.memory.analyse import MemoryAnalysis, analyse_memory
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.json_format import to_json
 from zprof.run.reader import load
 

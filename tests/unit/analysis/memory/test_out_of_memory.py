@@ -13,7 +13,7 @@ from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshot_histories import MAIN, at, trained, written
 from tests.support.snapshots import random_history
 from zprof.analysis.memory.snapshot import analyse_snapshot_rank
-from zprof.collectors.snapshot.convert import convert_snapshot
+from zprof.collectors.read.snapshot.convert import convert_snapshot
 from zprof.model.endings import OutOfMemory
 from zprof.model.tenants import Tenant
 

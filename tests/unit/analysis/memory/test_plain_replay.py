@@ -20,8 +20,8 @@ from zprof.analysis.memory.history import (
     find_reserved_peak,
     read_history,
 )
-from zprof.collectors.pickle_sandbox import load_plain_data
-from zprof.collectors.snapshot.convert import convert_snapshot
+from zprof.collectors.read.pickle_sandbox import load_plain_data
+from zprof.collectors.read.snapshot.convert import convert_snapshot
 
 SNAPSHOTS = TRACES.with_name("snapshots")
 REAL = (

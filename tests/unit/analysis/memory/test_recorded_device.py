@@ -17,7 +17,7 @@ from zprof.analysis.memory.recording import (
     analyse_recorded_device,
 )
 from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED
-from zprof.collectors.snapshot.convert import convert_snapshot
+from zprof.collectors.read.snapshot.convert import convert_snapshot
 from zprof.model.memory import DeviceMemory
 from zprof.model.tenants import Tenant
 from zprof.run.reader import Run

@@ -24,7 +24,7 @@ from zprof.analysis.memory.tables import (
     list_annotated_phases,
     list_annotated_steps,
 )
-from zprof.collectors.snapshot.convert import convert_snapshot
+from zprof.collectors.read.snapshot.convert import convert_snapshot
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant
 

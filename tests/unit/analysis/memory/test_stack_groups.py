@@ -30,7 +30,7 @@ from zprof.analysis.memory.snapshot import analyse_snapshot_rank, measure_growth
 from zprof.analysis.memory.stacks import MAX_GROUPS, MAX_NODES, build_stack_tree, list_largest_groups
 from zprof.analysis.memory.state_checks import RankMemoryResult
 from zprof.analysis.memory.tables import Timeline
-from zprof.collectors.snapshot.convert import convert_snapshot
+from zprof.collectors.read.snapshot.convert import convert_snapshot
 from zprof.model.memory import Memory, StackNodeKind
 
 NO_STEPS = Timeline(begin_ns=0, end_ns=0, steps=[], step_ends=[], phases=[])

@@ -15,8 +15,8 @@ import pytest
 from tests.support.schedules import MS, Spec, play, write
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
 from zprof.analysis.time.measure_ranks import RankPart
-from zprof.model.errors import BadInput
-from zprof.model.workers import LocalWorker, ProcessWorkers
+from zprof.base.errors import BadInput
+from zprof.process.workers import LocalWorker, ProcessWorkers
 from zprof.run.reader import Run, load
 
 TABLES = ("steps", "collectives", "host", "kernels", "passes", "limiter")
@@ -125,8 +125,8 @@ def start_busy_processes(
     script = folder / "script.py"
     script.write_text(
         "import multiprocessing, operator, signal\n"
-        "from zprof.model.interrupts import keep_interrupts\n"
-        "from zprof.model.workers import ProcessWorkers\n"
+        "from zprof.process.interrupts import keep_interrupts\n"
+        "from zprof.process.workers import ProcessWorkers\n"
         "with keep_interrupts(), ProcessWorkers([{signal.SIGUSR1}] * 2) as workers:\n"
         "    workers.call(operator.contains, [1, 1])\n"
         "    print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.fake_cuda import FakeCuda
 from tests.support.fake_nvml import MIB, FakeGpu, FakeNvml, own_process
-from zprof.collectors.devices.cuda import DeviceIdentity
-from zprof.collectors.devices.probe import DeviceProbe
+from zprof.collectors.record.devices.cuda import DeviceIdentity
+from zprof.collectors.record.devices.probe import DeviceProbe
 
 IDENTITY = DeviceIdentity(uuid="11111111-aaaa", bus_id="00000000:01:00.0")
 PROCESSES = "nvmlDeviceGetComputeRunningProcesses"
@@ -145,7 +145,7 @@ def test_links_are_rates_of_counters_and_unknown_at_first_and_after_a_wrap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_ns = 0
-    monkeypatch.setattr("zprof.collectors.devices.probe.time.monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr("zprof.collectors.record.devices.probe.time.monotonic_ns", lambda: now_ns)
     gpu = FakeGpu(answers={"field": {138: 1000, 139: 50, 197: 7000, 198: 10}})
     links = probe(FakeNvml([gpu]))
     assert not any("per_s" in column for column in links.read())

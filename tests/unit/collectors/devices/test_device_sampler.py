@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.fake_cuda import FakeCuda
 from tests.support.fake_nvml import MIB, FakeGpu, FakeNvml
-from zprof.collectors.devices.cuda import DeviceIdentity
-from zprof.collectors.devices.watch import (
+from zprof.collectors.record.devices.cuda import DeviceIdentity
+from zprof.collectors.record.devices.watch import (
     DeviceLog,
     DeviceRow,
     DeviceSampler,
@@ -22,8 +22,8 @@ from zprof.collectors.devices.watch import (
     SampleReason,
     SamplingPace,
 )
-from zprof.collectors.recorder import Recorder
-from zprof.collectors.schedule import RecordingSchedule
+from zprof.collectors.record.recorder import Recorder
+from zprof.collectors.record.schedule import RecordingSchedule
 from zprof.model.training import TrainingFacts
 from zprof.run.reader import Run
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from zprof.collectors.devices.watch import GroupWatch, SampleReason
+from zprof.collectors.record.devices.watch import GroupWatch, SampleReason
 
 BEFORE, AFTER = "before_group", "after_group"
 

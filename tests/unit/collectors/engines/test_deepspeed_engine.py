@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from zprof.collectors.engines.deepspeed_memory import iter_held_tensors
-from zprof.collectors.engines.deepspeed_steps import EngineSteps
+from zprof.collectors.record.engines.deepspeed_memory import iter_held_tensors
+from zprof.collectors.record.engines.deepspeed_steps import EngineSteps
 from zprof.model.tenants import Tenant
 
 

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import (
 )
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from zprof.collectors.training import detect_training
+from zprof.collectors.record.training import detect_training
 from zprof.model.training import SettingEffect, TrainingFacts
 
 BF16, FP32 = torch.bfloat16, torch.float32

@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.flight_dumps import EVIL, make_dump, make_entry, make_partial, make_refused
 from zprof.cli import main
-from zprof.collectors.flight_recorder.child import DumpAnswer
-from zprof.collectors.flight_recorder.reader import DumpFile, read_dumps
+from zprof.collectors.read.flight_recorder.child import DumpAnswer
+from zprof.collectors.read.flight_recorder.reader import DumpFile, read_dumps
 
 Answers = Mapping[str, tuple[DumpAnswer, Path]]
 

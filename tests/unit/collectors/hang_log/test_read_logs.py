@@ -20,8 +20,8 @@ from tests.support.hang_lines import (
     write_signal,
     write_timeout,
 )
-from zprof.collectors.hang_log.reader import LogReader
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
+from zprof.collectors.read.hang_log.reader import LogReader
 from zprof.run.log_evidence import Basis, LogEvidence, Standing
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.kineto_traces import at, span, trace_of
-from zprof.collectors.kineto.annotations import IntervalIndex, find_rows, parse_unit
+from zprof.collectors.read.kineto.annotations import IntervalIndex, find_rows, parse_unit
 
 
 @pytest.mark.parametrize(

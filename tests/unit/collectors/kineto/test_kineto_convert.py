@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.support.kineto_traces import at, converted, span, thread_name, trace_of
 from tests.support.real_traces import TRACES
-from zprof.collectors.kineto.convert import convert_trace
-from zprof.collectors.kineto.reading.reader import read_trace
-from zprof.collectors.kineto.trace import Arguments, TraceProcessGroup
+from zprof.collectors.read.kineto.convert import convert_trace
+from zprof.collectors.read.kineto.reading.reader import read_trace
+from zprof.collectors.read.kineto.trace import Arguments, TraceProcessGroup
 from zprof.run.schema import COLLECTIVES, EVENTS
 from zprof.simulator.plan import SimulationPlan, Vendor
 from zprof.simulator.simulate import simulate

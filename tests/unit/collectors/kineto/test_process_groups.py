@@ -2,8 +2,8 @@
 
 import pytest
 
-from zprof.collectors.kineto.process_groups import GroupResolver
-from zprof.collectors.kineto.trace import TraceProcessGroup
+from zprof.collectors.read.kineto.process_groups import GroupResolver
+from zprof.collectors.read.kineto.trace import TraceProcessGroup
 
 
 def group(name, ranks, description="undefined"):

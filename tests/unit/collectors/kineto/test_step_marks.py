@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.kineto_traces import BASE, trace_of
-from zprof.collectors.kineto.steps import StepMarks, mark_steps
+from zprof.collectors.read.kineto.steps import StepMarks, mark_steps
 
 
 def ranged(name: str, start_us: int, length_us: int, tid: int = 1, cat: str = "user_annotation") -> dict:

@@ -11,8 +11,8 @@ from tests.support.run_tables import table_of
 from zprof.analysis.columns import Columns
 from zprof.analysis.memory.live_bytes import RankLives, read_rank_lives
 from zprof.analysis.memory.tables import read_timeline
-from zprof.collectors.logs import MarkLog
-from zprof.collectors.memory.collector import MemoryCollector, Optimizers
+from zprof.collectors.record.logs import MarkLog
+from zprof.collectors.record.memory.collector import MemoryCollector, Optimizers
 from zprof.model.gaps import Gap
 
 

@@ -11,8 +11,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from zprof.analysis.memory.roles import tenant_name
-from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.schedule import MemoryMode
+from zprof.collectors.record.memory.collector import MemoryCollector
+from zprof.collectors.record.schedule import MemoryMode
 from zprof.model.tenants import Tenant
 
 modes = pytest.mark.parametrize("mode", list(MemoryMode))

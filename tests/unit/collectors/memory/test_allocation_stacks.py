@@ -8,10 +8,10 @@ import torch
 from memory_window import record
 from torch import nn
 
-from zprof.collectors.memory import collector as collector_module
-from zprof.collectors.memory.collector import MIN_STACK_BYTES, MemoryCollector
-from zprof.collectors.memory.tables import filter_program_frames
-from zprof.integrations.program import in_process
+from zprof.collectors.record.launch import in_process
+from zprof.collectors.record.memory import collector as collector_module
+from zprof.collectors.record.memory.collector import MIN_STACK_BYTES, MemoryCollector
+from zprof.collectors.record.memory.tables import filter_program_frames
 from zprof.reference_engine import train as reference_train
 
 Frame = tuple[str, int, str]

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from zprof.collectors.memory.allocator_events import BlockLifetime, close_collective_scratch
-from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.memory.log import Birth
-from zprof.collectors.memory.work_lifetimes import CollectiveWork
+from zprof.collectors.record.memory.allocator_events import BlockLifetime, close_collective_scratch
+from zprof.collectors.record.memory.collector import MemoryCollector
+from zprof.collectors.record.memory.log import Birth
+from zprof.collectors.record.memory.work_lifetimes import CollectiveWork
 from zprof.model.training import Phase
 
 Group = torch._C._distributed_c10d.ProcessGroup

@@ -5,8 +5,8 @@ import torch
 from memory_window import Window, record, small_model, train_step
 from torch import nn
 
-from zprof.collectors.memory.collector import FIRST_STEP_ONLY, OPERATORS_NOT_RECORDED, MemoryCollector
-from zprof.collectors.schedule import MemoryMode
+from zprof.collectors.record.memory.collector import FIRST_STEP_ONLY, OPERATORS_NOT_RECORDED, MemoryCollector
+from zprof.collectors.record.schedule import MemoryMode
 
 LIGHT = MemoryMode.LIGHT
 

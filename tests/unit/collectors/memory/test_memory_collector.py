@@ -12,8 +12,8 @@ from memory_window import Window, record, small_model, train_step
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from zprof.collectors.memory.collector import MODEL_NOT_GIVEN, MemoryCollector
-from zprof.collectors.schedule import MemoryMode
+from zprof.collectors.record.memory.collector import MODEL_NOT_GIVEN, MemoryCollector
+from zprof.collectors.record.schedule import MemoryMode
 from zprof.model.tenants import Tenant
 
 PARAMETERS, GRADIENTS, STATE = Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE

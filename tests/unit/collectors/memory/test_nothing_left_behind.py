@@ -15,11 +15,11 @@ from torch.optim import optimizer as optimizer_module
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zprof.collectors.memory import storages
-from zprof.collectors.memory.collector import LightScans, MemoryCollector
-from zprof.collectors.memory.hooks import Hooks
-from zprof.collectors.memory.owners import OwnerScanner
-from zprof.collectors.schedule import MemoryMode
+from zprof.collectors.record.memory import storages
+from zprof.collectors.record.memory.collector import LightScans, MemoryCollector
+from zprof.collectors.record.memory.hooks import Hooks
+from zprof.collectors.record.memory.owners import OwnerScanner
+from zprof.collectors.record.schedule import MemoryMode
 
 modes = pytest.mark.parametrize("mode", list(MemoryMode))
 FULL, LIGHT = MemoryMode.FULL, MemoryMode.LIGHT

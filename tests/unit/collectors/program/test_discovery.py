@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from zprof.collectors.program.discovery import find_trained
+from zprof.collectors.record.program.discovery import find_trained
 
 
 class Wrapper(nn.Module):

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from zprof.collectors.program.discovery import find_trained
-from zprof.collectors.program.recording import InitWindow
-from zprof.collectors.torch_private import is_profiler_running
+from zprof.collectors.record.program.discovery import find_trained
+from zprof.collectors.record.program.recording import InitWindow
+from zprof.collectors.record.torch_private import is_profiler_running
 
 SIZE = 64 * 64 * 4
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from zprof.collectors.program.steps import BACKWARD, OptimizerSteps, StepCycle
-from zprof.collectors.torch_private import SCALED_STEP
+from zprof.collectors.record.program.steps import BACKWARD, OptimizerSteps, StepCycle
+from zprof.collectors.record.torch_private import SCALED_STEP
 
 
 class Own(torch.optim.SGD):

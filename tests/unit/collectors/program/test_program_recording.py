@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import zprof
-from zprof.collectors.identity import RECORDING_VARIABLE
-from zprof.collectors.program.recording import ProgramRecording, RecordingPlan
-from zprof.collectors.schedule import RecordingSchedule
+from zprof.collectors.record.identity import RECORDING_VARIABLE
+from zprof.collectors.record.program.recording import ProgramRecording, RecordingPlan
+from zprof.collectors.record.schedule import RecordingSchedule
 from zprof.run.reader import load
 
 
@@ -101,7 +101,7 @@ def test_a_fault_of_zprof_ends_the_recording_and_not_the_program(
     def fail(*_: object) -> bool:
         raise RuntimeError("planted fault")
 
-    monkeypatch.setattr("zprof.collectors.program.recording.StepCycle.record_step", fail)
+    monkeypatch.setattr("zprof.collectors.record.program.recording.StepCycle.record_step", fail)
     outside.record()
     Program().train(3)
     assert not outside.path.exists()

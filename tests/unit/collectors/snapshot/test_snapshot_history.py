@@ -13,7 +13,7 @@ from tests.support.run_tables import table_of
 from tests.support.snapshot_histories import entry_times
 from tests.support.snapshots import random_history
 from zprof.analysis.columns import Columns
-from zprof.collectors.snapshot.convert import SnapshotTables, convert_snapshot
+from zprof.collectors.read.snapshot.convert import SnapshotTables, convert_snapshot
 
 NEVER = 1 << 62
 

@@ -13,10 +13,10 @@ import pytest
 from benchmarks.snapshot_truth.write_snapshot import write_snapshot
 from tests.support.command_calls import run_python
 from tests.support.hostile_pickles import code, good, opcodes, wrong_values
+from zprof.base.errors import BadInput
 from zprof.cli import main
-from zprof.collectors.snapshot.convert import convert_snapshot
-from zprof.collectors.snapshot.reader import read_snapshot
-from zprof.model.errors import BadInput
+from zprof.collectors.read.snapshot.convert import convert_snapshot
+from zprof.collectors.read.snapshot.reader import read_snapshot
 
 ROOT = Path(__file__).parents[4]
 
@@ -26,11 +26,11 @@ import io, pickle, random, sys
 from tests.support.hostile_pickles import code, opcodes, shapes
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshots import random_history
-from zprof.collectors.pickle_sandbox import load_plain_data
-from zprof.collectors.snapshot.convert import convert_snapshot
-from zprof.collectors.snapshot.reader import compute_limits
-from zprof.model.errors import BadInput
-from zprof.model.sandbox import apply_limits
+from zprof.collectors.read.pickle_sandbox import load_plain_data
+from zprof.collectors.read.snapshot.convert import convert_snapshot
+from zprof.collectors.read.snapshot.reader import compute_limits
+from zprof.base.errors import BadInput
+from zprof.process.sandbox import apply_limits
 
 attacks = code("touch " + sys.argv[1]) | {name: content for name, (content, _) in opcodes().items()}
 attacks |= {name: pickle.dumps(value, protocol=4) for name, (value, _) in shapes().items()}

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from benchmarks.snapshot_truth.write_snapshot import write_snapshot
 from tests.support.hostile_pickles import good
-from zprof.collectors.snapshot import reader
-from zprof.collectors.snapshot.reader import MAX_FILE_BYTES, compute_limits, read_snapshot
-from zprof.model.errors import BadInput
-from zprof.model.sandbox import Limits
+from zprof.base.errors import BadInput
+from zprof.collectors.read.snapshot import reader
+from zprof.collectors.read.snapshot.reader import MAX_FILE_BYTES, compute_limits, read_snapshot
+from zprof.process.sandbox import Limits
 
 WIDE = compute_limits(1 << 20)
 

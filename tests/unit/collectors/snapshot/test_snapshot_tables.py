@@ -11,8 +11,8 @@ from benchmarks.snapshot_truth.allocator import START_US, Allocator
 from benchmarks.snapshot_truth.segments import MIB
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of, write_snapshot
 from tests.support.snapshots import frames
-from zprof.collectors.snapshot.convert import SnapshotTables, convert_snapshot
-from zprof.collectors.snapshot.reader import read_snapshot
+from zprof.collectors.read.snapshot.convert import SnapshotTables, convert_snapshot
+from zprof.collectors.read.snapshot.reader import read_snapshot
 from zprof.run.schema import TABLES
 
 Snapshot = dict[str, Any]

@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.rule_runs import explain_hang
-from zprof.collectors.watch.run_files import make_bare_manifest
-from zprof.collectors.watch.shared_files import (
+from zprof.collectors.record.watch.run_files import make_bare_manifest
+from zprof.collectors.record.watch.shared_files import (
     GroupProgress,
     RankFiles,
     RankState,
@@ -22,7 +22,7 @@ from zprof.collectors.watch.shared_files import (
     find_watch_folder,
     list_stalls,
 )
-from zprof.collectors.watch.silent_ranks import save_silent_ranks
+from zprof.collectors.record.watch.silent_ranks import save_silent_ranks
 from zprof.model.hang import Hang, HangClass, HangStatus, ProcessState, RankAtHang, RankProcess
 from zprof.run.reader import load
 from zprof.run.writer import RankWriter

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zprof.collectors.watch.watcher import StallAction, StallDetector
+from zprof.collectors.record.watch.watcher import StallAction, StallDetector
 
 LIMIT = 10
 NOBODY: frozenset[str] = frozenset()

@@ -14,9 +14,9 @@ from tests.support.framework_stubs import (
     backward,
     small_model,
 )
-from zprof.collectors.engines.deepspeed import detect_facts, list_optimizers
+from zprof.base.errors import BadInput
+from zprof.collectors.record.engines.deepspeed import detect_facts, list_optimizers
 from zprof.integrations.deepspeed import record_deepspeed
-from zprof.model.errors import BadInput
 from zprof.run.reader import Run
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from zprof.integrations.hta.answers import HtaAnswers, HtaOverlap
 from zprof.integrations.hta.process import ask_all, choose_limits, format_source_name
-from zprof.model import sandbox
+from zprof.process import sandbox
 
 #: Programs in place of the child: argv is ROOT, JOB; the working folder is the child's own.
 SAY = "import json, os, sys; job = json.loads(sys.argv[2]); out = open('answers.jsonl', 'w');"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.imports.file_ranks import rank_files, refuse_duplicate_ranks
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
+from zprof.collectors.read.imports.file_ranks import rank_files, refuse_duplicate_ranks
 
 #: Names in the order in which they are given; the rank of each, and whether the user is told of a guess.
 BY_NAME = [

@@ -11,7 +11,7 @@ import pytest
 from tests.support.flight_dumps import make_dump, make_entry, to_json
 from tests.support.real_traces import TRACES
 from zprof.cli import main
-from zprof.integrations.imports.import_paths import import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.model.gaps import GapKind
 from zprof.run.reader import Run, load
 

@@ -13,9 +13,9 @@ from benchmarks.snapshot_truth.segments import MIB
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of, write_snapshot
 from tests.support.hostile_pickles import good
 from tests.support.real_traces import TRACES
+from zprof.base.errors import BadInput, MissingData
 from zprof.cli import main
-from zprof.integrations.imports.import_paths import import_paths
-from zprof.model.errors import BadInput, MissingData
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.run.reader import load
 
 SHARED = TRACES.with_name("snapshots") / "mosaic_output.pickle"

@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.hostile_pickles import good
 from tests.support.trace_folders import trace_document, write_ranks, write_trace
-from zprof.collectors.file_kinds import FileKind, detect_file_kind
-from zprof.integrations.imports.cache import needs_import
-from zprof.integrations.imports.sources import SourceKind, find_sources
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
+from zprof.collectors.read.formats import FileKind, detect_file_kind
+from zprof.collectors.read.imports.cache import needs_import
+from zprof.collectors.read.imports.sources import SourceKind, find_sources
 
 TRACE = json.dumps(trace_document()).encode()
 LONG = b'{"metadata": {"x": "' + b"y" * 9000 + b'"}, "traceEvents": []}'

@@ -11,12 +11,12 @@ import pytest
 
 from tests.support.command_calls import run_python
 from tests.support.trace_folders import BASE_NS, trace_document, write_ranks, write_trace
+from zprof.base.errors import BadInput
 from zprof.cli import main
-from zprof.integrations.imports import trace_tables
-from zprof.integrations.imports.import_paths import Imported, import_paths
-from zprof.integrations.imports.options import ImportOptions
-from zprof.integrations.imports.trace_worker import RankFacts, TraceJob, import_trace
-from zprof.model.errors import BadInput
+from zprof.collectors.read.imports import trace_tables
+from zprof.collectors.read.imports.import_paths import Imported, import_paths
+from zprof.collectors.read.imports.options import ImportOptions
+from zprof.collectors.read.imports.trace_worker import RankFacts, TraceJob, import_trace
 from zprof.model.gaps import Gap
 from zprof.run.reader import Run, load
 
@@ -216,7 +216,7 @@ def test_importing_and_reporting_need_no_torch(folder: Path) -> None:
 def test_what_a_killed_import_left_is_removed_by_the_next(folder: Path, tmp_path: Path) -> None:
     code = (
         "import os, shutil, signal, sys; from pathlib import Path\n"
-        "from zprof.integrations.imports.import_paths import import_paths\n"
+        "from zprof.collectors.read.imports.import_paths import import_paths\n"
         "shutil.move = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "import_paths([Path(sys.argv[1])], Path(sys.argv[2]))\n"
     )

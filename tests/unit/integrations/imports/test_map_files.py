@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.imports.executors import map_in_processes, map_on_executor
+from zprof.collectors.read.imports.executors import map_in_processes, map_on_executor
 
 
 def double(number: int) -> int:
@@ -57,7 +57,7 @@ def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from zprof.integrations.imports.executors import map_in_processes\n"
+        "from zprof.collectors.read.imports.executors import map_in_processes\n"
         "with open('runs', 'a') as file: file.write('x')\n"
         "list(map_in_processes(len, ['a'] * 50, 2))\n"
     )
@@ -93,7 +93,7 @@ def test_an_executor_without_workers_is_not_waited_for(monkeypatch: pytest.Monke
     def refuse() -> None:
         raise LookupError("nobody")
 
-    monkeypatch.setattr("zprof.integrations.imports.executors._ALIVE_CHECK_S", 0.01)
+    monkeypatch.setattr("zprof.collectors.read.imports.executors._ALIVE_CHECK_S", 0.01)
     executor = Direct(0)
     with pytest.raises(LookupError):
         list(map_on_executor(executor, double, range(3), refuse))

@@ -17,10 +17,10 @@ LARGE_BYTES = 3 << 20
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from zprof.integrations.imports import traces
-from zprof.integrations.imports.import_paths import import_paths
-from zprof.integrations.imports.options import ImportOptions
-from zprof.model.errors import BadInput
+from zprof.collectors.read.imports import traces
+from zprof.collectors.read.imports.import_paths import import_paths
+from zprof.collectors.read.imports.options import ImportOptions
+from zprof.base.errors import BadInput
 
 path, run, mode = sys.argv[1:]
 calls = []
@@ -34,13 +34,13 @@ try:
     error = ""
 except BadInput as found:
     error = found.message + found.hint
-reads_here = "zprof.collectors.kineto.reading.reader" in sys.modules
+reads_here = "zprof.collectors.read.kineto.reading.reader" in sys.modules
 print(json.dumps([error, reads_here, calls, "pandas" in sys.modules]))
 """
 #: Reads a file in the first process, and dies in any other.
 DYING_READER = """
 import os, signal
-from zprof.integrations.imports import trace_worker
+from zprof.collectors.read.imports import trace_worker
 
 parent = os.getpid()
 

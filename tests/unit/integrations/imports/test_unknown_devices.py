@@ -8,7 +8,7 @@ import pytest
 from tests.support.trace_folders import trace_document, write_trace
 from zprof.analysis.analysis import analyse
 from zprof.cli import main
-from zprof.integrations.imports.import_paths import import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.model.gaps import GapKind
 from zprof.run.reader import load
 

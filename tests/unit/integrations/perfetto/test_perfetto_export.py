@@ -9,10 +9,10 @@ from tests.support.chrome_trace import ChromeTrace, check_chrome_trace, read_chr
 from tests.support.device_ranks import Rows, write_run
 from tests.support.schedules import MS, Spec, play, write
 from zprof.analysis.time.analyse import analyse_time
+from zprof.base.errors import MissingData
 from zprof.integrations.perfetto import export as flows
 from zprof.integrations.perfetto.export import export_trace
 from zprof.integrations.perfetto.rank_rows import ExportChoice
-from zprof.model.errors import MissingData
 from zprof.run.reader import Run, load
 
 SPEC = Spec(

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from zprof.base.errors import BadInput
 from zprof.integrations.planning import tasks
 from zprof.integrations.planning.verify_task import make_engine_settings, make_gpt_config
-from zprof.model.errors import BadInput
 from zprof.model.job import Backend, Batch, Degrees, ElementBytes, Job, Residual, Shape
 from zprof.model.plan import Plan, PlanRow, Scheme
 from zprof.model.tenants import Tenant

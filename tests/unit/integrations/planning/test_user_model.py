@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from zprof.base.errors import BadInput
 from zprof.integrations.planning.user_model import clean_text, find_builder
-from zprof.model.errors import BadInput
 
 CODE = """
 from torch import nn

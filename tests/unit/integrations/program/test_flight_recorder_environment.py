@@ -2,7 +2,7 @@
 
 import pytest
 
-from zprof.integrations.program.session import turn_on_flight_recorder
+from zprof.collectors.record.launch.session import turn_on_flight_recorder
 
 
 def test_the_flight_recorder_is_on_by_default() -> None:

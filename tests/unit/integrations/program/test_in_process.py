@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.program.in_process import check_program, is_python_program
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
+from zprof.collectors.record.launch.in_process import check_program, is_python_program
 
 ROOT = Path(__file__).parents[4]
 RECORD = ("-m", "zprof", "record", "-o", "r", "--")
@@ -29,7 +29,7 @@ ENDINGS = {
     "chained": "try:\n 1/0\nexcept ZeroDivisionError as e:\n raise ValueError('y') from e",
     "hook": "sys.excepthook = lambda kind, value, trace: print('hook', trace.tb_lineno, trace.tb_next)\n1/0",
     "thread": "import threading\nthreading.Thread(target=lambda: print(sys.modules['__main__'].Own)).start()",
-    "own error": "from zprof.model.errors import BadInput\nraise BadInput('mine', hint='h')",
+    "own error": "from zprof.base.errors import BadInput\nraise BadInput('mine', hint='h')",
 }
 SLOW_ENDINGS = {
     "code": "sys.exit(4)",

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.program.record import get_launcher_start_ns
-from zprof.integrations.program.session import (
+from zprof.collectors.record.launch.record import get_launcher_start_ns
+from zprof.collectors.record.launch.session import (
     STARTUP_FOLDER,
     VARIABLE,
     ProgramSettings,
@@ -20,7 +20,7 @@ from zprof.integrations.program.session import (
     remove_recording,
 )
 
-WATCH = STARTUP_FOLDER.parent / "program" / "torch_watch.py"
+WATCH = STARTUP_FOLDER.parent / "torch_watch.py"
 FAKE_TORCH = "import sys; print('torch runs')"
 Printed = tuple[str, str]
 

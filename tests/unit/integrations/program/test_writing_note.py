@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.program.record import WritingObserver
-from zprof.integrations.program.session import Session
+from zprof.collectors.record.launch.record import WritingObserver
+from zprof.collectors.record.launch.session import Session
 
 
 @pytest.fixture

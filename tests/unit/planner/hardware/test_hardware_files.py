@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.job import PRESETS, Hardware
 from zprof.planner.request import MAX_FILE_BYTES, find_hardware, read_hardware
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.job import Job, Shape
 from zprof.planner.gpt_units import with_units
 from zprof.planner.model_presets import MODEL_PRESETS, find_preset

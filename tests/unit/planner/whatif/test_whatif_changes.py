@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.plan import Change
 from zprof.step.from_units.calibration import split_shared_work
 from zprof.step.from_units.changes import change_policy, refuse_change, refuse_merging

@@ -7,7 +7,7 @@ from tests.support.analyses import Scenario, analysis_of, without_rank
 from tests.support.link_runs import MS, gathers, link_run, norm, reduces
 from tests.support.memories import memory_of
 from tests.support.whatif_pairs import named, predicted
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.plan import Change
 from zprof.model.training import TrainingFacts
 from zprof.planner.whatif import predict_changes

@@ -20,7 +20,7 @@ from tests.support.tui_app import (
 )
 from tests.support.tui_memory import with_analysis
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.model.json_format import to_tree
 from zprof.model.memory import Memory

@@ -21,7 +21,7 @@ from zprof.analysis.step_timeline.step_model import (
     find_next_gap,
     get_gap,
 )
-from zprof.model.errors import MissingData
+from zprof.base.errors import MissingData
 from zprof.run.reader import load as open_run
 from zprof.tui.session import LoadedRun, RunRequest, load
 from zprof.tui.timeline_cursor import (

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zprof.analysis.step_timeline.lane import EventKind, LaneKind, TimelineLane, build_items
-from zprof.model.formatting import display_width
+from zprof.base.formatting import display_width
 from zprof.tui.timeline_cursor import MIN_SPAN_NS, View, make_first_view
 from zprof.tui.widgets.lanes import (
     find_ticks,

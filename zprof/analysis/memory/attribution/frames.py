@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from zprof.analysis.columns import Columns
 from zprof.analysis.memory.tables import Bool, Int
-from zprof.analysis.user_code import CodeOwner, find_code_owner
+from zprof.run.user_code import CodeOwner, find_code_owner
 
 MAX_FRAMES = 30
 #: Longer C++ names are cut: the rest is template arguments, which do not matter.

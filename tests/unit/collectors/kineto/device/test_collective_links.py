@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.kineto_traces import MAIN, at, converted, span, trace_of
-from zprof.collectors.kineto.trace import TraceProcessGroup
+from zprof.collectors.read.kineto.trace import TraceProcessGroup
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"

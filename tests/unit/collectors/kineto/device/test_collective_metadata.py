@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.kineto_traces import converted, span, trace_of
-from zprof.collectors.kineto.trace import TraceProcessGroup
+from zprof.collectors.read.kineto.trace import TraceProcessGroup
 
 KERNEL = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
 RANKS = "[0, 1, 2, 3]"

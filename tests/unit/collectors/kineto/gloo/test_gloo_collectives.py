@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.kineto_traces import MAIN, at, converted, span, thread_name, trace_of
-from zprof.collectors.kineto.trace import TraceProcessGroup
+from zprof.collectors.read.kineto.trace import TraceProcessGroup
 
 WORLD = TraceProcessGroup(name="0", description="default_pg", ranks=(0, 1, 2, 3))
 INNER = TraceProcessGroup(name="1", description="tp", ranks=(0, 1))

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from zprof.collectors.kineto.reading.structure import find_brackets
+from zprof.collectors.read.kineto.reading.structure import find_brackets
 
 PIECES = ["{", "}", "[", "]", "a", '"[{"', '"\\"]"', '"\\\\"', '""']
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from zprof.collectors.kineto.reading.reader import read_text
-from zprof.collectors.kineto.trace import TraceHeader, TraceProcessGroup
+from zprof.collectors.read.kineto.reading.reader import read_text
+from zprof.collectors.read.kineto.trace import TraceHeader, TraceProcessGroup
 
 EVENT = {
     "ph": "X",

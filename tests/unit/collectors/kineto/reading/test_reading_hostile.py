@@ -9,9 +9,9 @@ import zlib
 import pytest
 
 from tests.support.kineto_oracle import pack
-from zprof.collectors.kineto.reading import rows, structure, text
-from zprof.collectors.kineto.reading.reader import read_text, read_trace
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
+from zprof.collectors.read.kineto.reading import rows, structure, text
+from zprof.collectors.read.kineto.reading.reader import read_text, read_trace
 
 SPAN = '{"ph":"X","cat":"kernel","name":"good","ts":1,"dur":1,"pid":0,"tid":7,"args":{"stream":7}}'
 

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.kineto_oracle import PACKINGS, expected, pack, seen
-from zprof.collectors.kineto.reading.reader import read_text
-from zprof.collectors.kineto.reading.text import TraceText
-from zprof.model.errors import BadInput
+from zprof.base.errors import BadInput
+from zprof.collectors.read.kineto.reading.reader import read_text
+from zprof.collectors.read.kineto.reading.text import TraceText
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(
     ['"}, {"ph"', "\\", '\\"', "},\n  {", "nan", "nccl:all_reduce", "c10d::x", "gloo:größe", 'nccl:"q\\"']

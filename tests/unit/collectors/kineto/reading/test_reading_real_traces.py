@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.support.kineto_oracle import REAL, expected, seen
-from zprof.collectors.kineto.reading.reader import read_text, read_trace
+from zprof.collectors.read.kineto.reading.reader import read_text, read_trace
 
 SMALL = [path for path in REAL if path.stat().st_size < 40_000]
 of_small = pytest.mark.parametrize("path", SMALL, ids=lambda path: path.name)

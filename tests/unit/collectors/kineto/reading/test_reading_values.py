@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.collectors.kineto.convert import list_read_gaps
-from zprof.collectors.kineto.reading.columns import microseconds_to_ns, to_nanoseconds
-from zprof.collectors.kineto.reading.reader import read_text
-from zprof.collectors.kineto.trace import ABSENT
+from zprof.collectors.read.kineto.convert import list_read_gaps
+from zprof.collectors.read.kineto.reading.columns import microseconds_to_ns, to_nanoseconds
+from zprof.collectors.read.kineto.reading.reader import read_text
+from zprof.collectors.read.kineto.trace import ABSENT
 
 BASE = 1_790_857_026_000_000_000
 GOOD = '{"ph":"X","cat":"kernel","name":"good","ts":1,"dur":1,"pid":0,"tid":7,"args":{"stream":7}}'

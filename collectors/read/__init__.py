@@ -1,0 +1,1 @@
+"""Read files that others wrote: traces, snapshots, flight-recorder dumps and logs."""

@@ -1,0 +1,84 @@
+"""Import Kineto traces, CUDA memory snapshots or flight-recorder dumps, one per rank, as a run."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from zprof.base.errors import BadInput
+from zprof.collectors.read.imports.file_ranks import RankedFile
+from zprof.collectors.read.imports.options import ImportOptions, ImportProgress, NoImportProgress, Written
+from zprof.collectors.read.imports.sources import SourceKind, Sources, find_sources
+from zprof.run.output_path import replace_run
+
+
+class Imported(Struct, frozen=True, kw_only=True):
+    """The written run, the file of each rank, and notes.
+
+    ``is_cacheable``: True if another import of the same files would give the same result.
+    """
+
+    run: Path
+    files: tuple[RankedFile, ...]
+    notes: tuple[str, ...]
+    is_cacheable: bool
+
+
+def import_paths(
+    paths: Sequence[Path],
+    run: Path,
+    force: bool = False,
+    *,
+    options: ImportOptions | None = None,
+    progress: ImportProgress | None = None,
+) -> Imported:
+    """Import the files and folders ``paths`` as the run ``run``, completely or not at all.
+
+    Raises:
+        BadInput: no file can be imported, the files do not fit together, or ``run`` exists without ``force``.
+    """
+    sources = find_sources(paths)
+    with replace_run(run, force=force):
+        try:
+            run.parent.mkdir(parents=True, exist_ok=True)
+            with _open_temporary_folder(run) as folder:
+                temporary = folder / run.name
+                written = _write_run(
+                    temporary, sources, options or ImportOptions(), progress or NoImportProgress()
+                )
+                if run.is_dir():
+                    run.rmdir()  # replace_run leaves a folder only if it is empty
+                shutil.move(temporary, run)
+        except OSError as error:
+            raise BadInput(
+                f"{run}: cannot be written ({error.strerror})", hint="choose another run"
+            ) from None
+    return Imported(run=run, files=written.files, notes=written.notes, is_cacheable=written.is_cacheable)
+
+
+@contextmanager
+def _open_temporary_folder(run: Path) -> Iterator[Path]:
+    """Yield a folder beside ``run``, of which this is the only writer; also remove one of a killed import."""
+    folder = run.with_name(f".{run.name}.importing")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_run(run: Path, sources: Sources, options: ImportOptions, progress: ImportProgress) -> Written:
+    if sources.kind is SourceKind.TRACE:
+        from zprof.collectors.read.imports.traces import write_traces
+
+        return write_traces(run, sources.files, sources.notes, options, progress)
+    if sources.kind is SourceKind.DUMP:
+        from zprof.collectors.read.imports.flight_dumps import write_dumps
+
+        return write_dumps(run, sources.files, sources.notes, options, progress)
+    from zprof.collectors.read.imports.snapshots import write_snapshots
+
+    return write_snapshots(run, sources.files, sources.notes, progress, options.workers)

@@ -1,0 +1,89 @@
+"""Read one trace file, convert it, and write its tables: the part of an import that a worker does."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable, shorten
+from zprof.collectors.read.imports.trace_worker import RankFacts, Refusal, TraceJob
+from zprof.collectors.read.kineto.convert import (
+    COPY_AGAIN,
+    Tables,
+    build_event_columns,
+    convert_collectives,
+    list_read_gaps,
+)
+from zprof.collectors.read.kineto.device.unknown_lanes import detect_device, find_unknown_lanes
+from zprof.collectors.read.kineto.reading.reader import read_trace
+from zprof.collectors.read.kineto.steps import mark_steps
+from zprof.model.gaps import Gap, GapKind
+from zprof.run.writer import write_provisional
+from zprof.version import __version__
+
+_MAX_GAPS = 200
+_MAX_TEXT = 120
+_MAX_LANES = 4
+
+
+def write_trace_tables(job: TraceJob, on_bytes: Callable[[int], None]) -> RankFacts | Refusal:
+    """Write the tables of one trace to the job's folder, which is replaced.
+
+    Raises:
+        OSError: the tables cannot be written.
+    """
+    try:
+        trace = read_trace(Path(job.path), on_bytes)
+        if not len(trace):
+            return Refusal(reason="contains no event with a duration", hint=COPY_AGAIN)
+        folder = Path(job.folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        with ThreadPoolExecutor(1) as pool:  # pyarrow compresses the large table without Python's lock
+            events = pool.submit(write_provisional, folder, "events", build_event_columns(trace))
+            collectives, gaps = convert_collectives(trace)
+            steps = mark_steps(trace)
+            small_tables: Tables = {"collectives": collectives, "mark": steps.columns}
+            files = {name: write_provisional(folder, name, columns) for name, columns in small_tables.items()}
+            files = {"events": events.result(), **files}
+        header, lanes = trace.header, find_unknown_lanes(trace)
+        return RankFacts(
+            version=__version__,
+            rank=header.rank,
+            world_size=header.world_size,
+            backend=_shorten(header.backend),
+            device=detect_device(trace, lanes),
+            host=_shorten(header.host),
+            files=files,
+            steps=steps.numbers,
+            collectives=files["collectives"].rows,
+            gaps=(*_list_lane_gaps(lanes), *list_read_gaps(trace.report), *steps.gaps, *gaps)[:_MAX_GAPS],
+        )
+    except BadInput as error:
+        return Refusal(reason=error.message.removeprefix(f"{job.path}: "), hint=error.hint)
+    except MemoryError:
+        reason = "not enough memory to read it"
+        return Refusal(reason=reason, hint="use fewer --workers", is_permanent=False)
+
+
+def _list_lane_gaps(lanes: Sequence[tuple[str, int]]) -> list[Gap]:
+    """Return the gap of a device that is not understood; the analysis measures no time of such a rank."""
+    if not lanes:
+        return []
+    named = [f"{_shorten(name)} ({events} events)" for name, events in lanes[:_MAX_LANES]]
+    more = [f"{len(lanes) - _MAX_LANES} more"] if len(lanes) > _MAX_LANES else []
+    return [
+        Gap(
+            kind=GapKind.UNKNOWN_DEVICE,
+            what="time of the device",
+            reason=f"lanes of an accelerator that zprof does not understand: {', '.join(named + more)}; "
+            "the host's time is not the device's, so no time was measured",
+            remedy="read times in the viewer of the accelerator's vendor; zprof measures traces whose device "
+            "work has the category kernel (CUDA, ROCm, XPU)",
+        )
+    ]
+
+
+def _shorten(text: str) -> str:
+    return shorten(printable(text), _MAX_TEXT)
