@@ -1,6 +1,7 @@
 """Define gaps: what could not be measured, why, and how to make it measurable."""
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -68,3 +69,12 @@ class Gap(Struct, frozen=True, kw_only=True):
     causes: tuple[str, ...] = ()
     step: int | None = None
     detail: str = ""
+
+
+class GapText(NamedTuple):
+    """What all gaps of a key have in common; the texts are templates, see ``gap_texts.make_gap``."""
+
+    kind: GapKind
+    what: str
+    reason: str
+    remedy: str

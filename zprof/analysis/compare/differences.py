@@ -17,7 +17,8 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.memory.analyse import compare_groups, find_group_phases
 from zprof.base.formatting import name_ranks
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.memory import RankMemory
 from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange, WorkUnit
 from zprof.model.tenants import Tenant
@@ -135,7 +136,14 @@ def find_comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
     if time_mismatch is not None:
         return (time_mismatch, *list_baseline_gaps(a, b))
     few_steps_gaps = [
-        _make_few_steps_gap(run) for run in (a, b) if len(_mean_step_times(run.steps)) < MIN_STEPS
+        make_gap(
+            "single_interval" if _is_single_interval(run) else "few_steps",
+            run=run.run.name,
+            steps=steps,
+            min_steps=MIN_STEPS,
+        )
+        for run in (a, b)
+        if (steps := len(_mean_step_times(run.steps))) < MIN_STEPS
     ]
     work_gap = _find_work_gap(a, b)
     return (*few_steps_gaps, *([work_gap] if work_gap else []), *list_baseline_gaps(a, b))
@@ -144,13 +152,7 @@ def find_comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
 def list_baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
     """Return the gaps of the baseline that this run does not also have."""
     return tuple(
-        Gap(
-            kind=GapKind.BASELINE,
-            what=f"baseline: {gap.what}",
-            reason=gap.reason,
-            remedy=gap.remedy,
-            rank=gap.rank,
-        )
+        make_gap("baseline_gap", rank=gap.rank, what=gap.what, reason=gap.reason, remedy=gap.remedy)
         for gap in a.gaps
         if gap not in b.gaps
     )
@@ -162,29 +164,21 @@ def _find_time_mismatch(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
     single_interval_runs = [run for run in (a, b) if _is_single_interval(run)]
     counts = [len(run.run.steps) for run in single_interval_runs]
     if untimed_runs:
-        reason = f"no timed step in {' and '.join(untimed_runs)}"
-        remedy = "record a time window in both runs, or compare only memory: --only memory"
-    elif len(single_interval_runs) == 1:
+        return make_gap("run_without_steps", runs=untimed_runs)
+    if len(single_interval_runs) == 1:
         other = b if single_interval_runs[0] is a else a
-        reason = (
-            f"{single_interval_runs[0].run.name} was measured as a single interval, "
-            f"{other.run.name} step by step"
+        return make_gap(
+            "one_run_without_marks", unmarked=single_interval_runs[0].run.name, other=other.run.name
         )
-        remedy = "mark the steps of both runs: profiler.step()"
-    elif single_interval_runs and all(counts) and len(set(counts)) > 1:
-        reason = (
-            f"{a.run.name} is a single interval of {_format_step_count(counts[0])}, {b.run.name} of "
-            f"{_format_step_count(counts[1])}"
+    if single_interval_runs and all(counts) and len(set(counts)) > 1:
+        return make_gap(
+            "intervals_unequal",
+            baseline=a.run.name,
+            baseline_steps=counts[0],
+            run=b.run.name,
+            run_steps=counts[1],
         )
-        remedy = "compare single steps: --window step"
-    else:
-        return None
-    return Gap(
-        kind=GapKind.TIMES_NOT_COMPARABLE,
-        what="comparison of times with the baseline",
-        reason=reason,
-        remedy=remedy,
-    )
+    return None
 
 
 def _is_single_interval(run: RunAnalysis) -> bool:
@@ -223,24 +217,6 @@ def _max_over_ranks(ranks: tuple[RankMemory, ...]) -> Mapping[str, int]:
     return largest
 
 
-def _make_few_steps_gap(run: RunAnalysis) -> Gap:
-    if _is_single_interval(run):
-        reason, remedy = f"{run.run.name} was measured as a single interval", "compare steps: --window step"
-    else:
-        timed = len(_mean_step_times(run.steps))
-        reason, remedy = f"{run.run.name} has {_format_step_count(timed, 'timed ')}", "record more steps"
-    return Gap(
-        kind=GapKind.NO_INTERVAL,
-        what="step time interval",
-        reason=f"{reason}; a confidence interval needs at least {MIN_STEPS} steps",
-        remedy=remedy,
-    )
-
-
-def _format_step_count(count: int, kind: str = "") -> str:
-    return f"{count} {kind}step{'' if count == 1 else 's'}"
-
-
 def _scale_to_equal_work(a: RunAnalysis, b: RunAnalysis) -> EqualWork | None:
     """Return ``b`` scaled to the work per rank and step of ``a``; None if the work of either is unknown."""
     known = _find_common_work(a, b)
@@ -266,14 +242,7 @@ def _find_work_gap(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
     unknown_runs = [
         run.run.name for run in (a, b) if not any(_read_work(run, field) for _, field in _WORK_FIELDS)
     ]
-    names = " and ".join(unknown_runs) or "one of the runs"
-    return Gap(
-        kind=GapKind.UNEQUAL_WORK,
-        what="time at equal work",
-        reason=f"the tokens per step of {names} are unknown: a larger batch would look slower",
-        remedy="set it with --tokens-per-step, --baseline-tokens-per-step, "
-        "or zprof.record(training=TrainingFacts(…))",
-    )
+    return make_gap("work_unknown", runs=unknown_runs) if unknown_runs else make_gap("work_of_one_unknown")
 
 
 def _describe_job(run: RunAnalysis) -> list[tuple[str, str, str]]:

@@ -21,7 +21,8 @@ from zprof.analysis.hang.order import Divergence, find_divergences
 from zprof.analysis.hang.read_flight import read_flight
 from zprof.analysis.hang.waits import Root, find_roots
 from zprof.model.findings import Confidence, SourceLocation
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.hang import (
     Hang,
     HangClass,
@@ -121,18 +122,16 @@ def _list_progress(job: Job, operations: Sequence[StuckOperation]) -> Iterator[R
 
 def list_hang_gaps(hang: Hang | None) -> tuple[Gap, ...]:
     """Return what logs do not tell of a stuck job, and what would."""
-    remedy = "" if hang is None else name_missing_evidence(hang)
-    if hang is None or not remedy:
+    evidence = "" if hang is None else name_missing_evidence(hang)
+    if hang is None or not evidence:
         return ()
-    size = hang.operations[0].size if hang.operations else None
     if not hang.operations:
-        reason = "no line names an operation"
-    elif size is None:
-        reason = "no line states the members of the group, so that nobody can say who is missing"
-    else:
-        seen = len(hang.operations[0].entered) + len(hang.operations[0].finished)
-        reason = f"the lines of {seen} of {size} members are there"
-    return (Gap(kind=GapKind.FILE, what="ranks of the stuck group", reason=reason, remedy=f"pass {remedy}"),)
+        return (make_gap("hang_without_operation", evidence=evidence),)
+    operation = hang.operations[0]
+    if operation.size is None:
+        return (make_gap("hang_without_members", evidence=evidence),)
+    seen = len(operation.entered) + len(operation.finished)
+    return (make_gap("hang_without_lines", seen=seen, members=operation.size, evidence=evidence),)
 
 
 def read_job(run: Run, evidence: LogEvidence | None = None) -> Job:

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from zprof.analysis.memory.recording import analyse_recorded_rank
 from zprof.analysis.memory.state_checks import RankMemoryResult, check_formulas, find_formula_gaps
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.memory import Allocation, GroupChange, Memory, RankMemory, RankSpread
 from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME
 from zprof.model.training import TrainingFacts
@@ -38,13 +39,7 @@ def analyse_memory(run: Run) -> MemoryAnalysis:
         BadInput: a table is damaged.
     """
     if run.manifest.source == "trace" and not any(run.has_table(rank, "alloc") for rank in run.ranks):
-        gap = Gap(
-            kind=GapKind.MEMORY,
-            what="memory",
-            reason="a trace has the times of a job but not its memory",
-            remedy="run zprof record -o RUN -- COMMAND, or import a CUDA memory snapshot of the same job",
-        )
-        return MemoryAnalysis(memory=Memory(), gaps=(gap,))
+        return MemoryAnalysis(memory=Memory(), gaps=(make_gap("memory_not_in_traces"),))
     return combine_ranks(run.manifest.training, [_analyse_rank(run, rank) for rank in run.ranks])
 
 
@@ -63,14 +58,7 @@ def combine_ranks(facts: TrainingFacts, results: Sequence[RankMemoryResult]) -> 
     states = tuple(measured for result in results for measured in result.states)
     gaps = [*(gap for result in results for gap in result.gaps), *find_formula_gaps(facts, states)]
     if any(memory.device == "cpu" for memory in ranks):
-        gaps.append(
-            Gap(
-                kind=GapKind.DEVICE_MEMORY,
-                what="reserved and non-PyTorch memory",
-                reason="the CPU allocator reserves no memory, and no device counter covers this process",
-                remedy="record on a GPU",
-            )
-        )
+        gaps.append(make_gap("no_device_memory_on_cpu"))
     # The timelines of the largest ranks and the smallest rank, in rank order.
     timelines = [entry for result in results for entry in result.timelines]
     by_size = [memory.rank for memory in sorted(ranks, key=attrgetter("peak_bytes"), reverse=True)]

@@ -15,14 +15,12 @@ from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns
 from zprof.analysis.memory.history import AllocatorTerms, History, compute_terms
-from zprof.base.formatting import format_bytes
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.memory import DeviceMemory
 from zprof.model.tenants import Tenant
 
 _BEFORE, _AFTER = "before_group", "after_group"
-_OUTSIDE, _GROUPS = "memory outside the allocator", "memory of collectives"
-_RECORD_AGAIN = "record again; if the contradiction persists, please report it"
 ALLOCATED_PEAK, RESERVED_PEAK = "allocated peak", "reserved peak"
 
 
@@ -59,46 +57,21 @@ class _Sample(Struct, frozen=True):
         return None if self.process is None or self.reserved is None else self.process - self.reserved
 
 
-class _RankDevice(Struct, frozen=True):
-    """Rank and device of the samples, for gaps."""
-
-    rank: int
-    device: str
-
-    def make_gap(self, what: str, reason: str, remedy: str) -> Gap:
-        return Gap(
-            kind=GapKind.DEVICE_MEMORY,
-            what=what,
-            rank=self.rank,
-            reason=f"{self.device}: {reason}",
-            remedy=remedy,
-        )
-
-    def make_contradiction_gap(self, what: str, size: int) -> Gap:
-        return self.make_gap(
-            _OUTSIDE, f"{what}, by {format_bytes(size)}: the samples contradict each other", _RECORD_AGAIN
-        )
-
-
 def compute_outside_terms(device_table: Columns | None, rank: int, device: str, time_ns: int) -> OutsideTerms:
     """Return the terms near a moment; ``device_table`` is the rank's table ``device``, or None."""
-    samples, rank_device = _read_samples(device_table, device), _RankDevice(rank, device)
+    samples = _read_samples(device_table, device)
     if not samples:
-        gap = rank_device.make_gap(_OUTSIDE, "the device was not sampled", "record with NVML available")
-        return OutsideTerms(gaps=(gap,))
+        return OutsideTerms(gaps=(make_gap("device_not_sampled", rank=rank, device=device),))
     known = [sample for sample in samples if sample.non_allocator is not None]
     sample = min(known or samples, key=lambda other: abs(other.time_ns - time_ns))
     apart_ns = abs(sample.time_ns - time_ns)
     if sample.process is None or sample.non_allocator is None:
-        reason = "NVML does not report the memory of this process (a container, MIG or WDDM)"
-        gap = rank_device.make_gap(_OUTSIDE, reason, "run where NVML can see the process IDs of this host")
+        gap = make_gap("process_not_sampled", rank=rank, device=device)
         return OutsideTerms(total_bytes=sample.total, used_bytes=sample.used, apart_ns=apart_ns, gaps=(gap,))
-    collectives, context, gaps = _split_collectives(samples, sample.non_allocator, rank_device, time_ns)
+    collectives, context, gaps = _split_collectives(samples, sample.non_allocator, rank, device, time_ns)
     others = None if sample.used is None else sample.used - sample.process
     if others is not None and others < 0:
-        gaps.append(
-            rank_device.make_contradiction_gap("the device uses less memory than this process", -others)
-        )
+        gaps.append(make_gap("device_below_process", rank=rank, device=device, size=-others))
         others = None
     return OutsideTerms(
         non_allocator_bytes=sample.non_allocator if sample.non_allocator >= 0 else None,
@@ -122,7 +95,7 @@ def _read_samples(table: Columns | None, device: str) -> list[_Sample]:
 
 
 def _split_collectives(
-    samples: Sequence[_Sample], non_allocator: int, rank_device: _RankDevice, time_ns: int
+    samples: Sequence[_Sample], non_allocator: int, rank: int, device: str, time_ns: int
 ) -> tuple[int | None, int | None, list[Gap]]:
     """Split the process memory outside its allocator; return (collectives, context, gaps)."""
     grown = 0
@@ -130,19 +103,14 @@ def _split_collectives(
         _bracket_groups([other for other in samples if other.time_ns <= time_ns])
     ):
         if before.non_allocator is None or after.non_allocator is None:
-            reason = "NVML did not answer at the first collective of a group"
-            return None, None, [rank_device.make_gap(_GROUPS, reason, "record again")]
+            return None, None, [make_gap("group_not_sampled", rank=rank, device=device)]
         if after.non_allocator < before.non_allocator:
-            what = "memory shrank at the first collective of a group"
-            return (
-                None,
-                None,
-                [rank_device.make_contradiction_gap(what, before.non_allocator - after.non_allocator)],
-            )
+            size = before.non_allocator - after.non_allocator
+            return None, None, [make_gap("memory_shrank_at_collective", rank=rank, device=device, size=size)]
         grown += after.non_allocator - before.non_allocator
     if non_allocator < grown:
-        what = "this process has less memory outside its allocator than its collectives allocated"
-        return None, None, [rank_device.make_contradiction_gap(what, grown - non_allocator)]
+        size = grown - non_allocator
+        return None, None, [make_gap("process_below_collectives", rank=rank, device=device, size=size)]
     return grown, non_allocator - grown, []
 
 
@@ -239,30 +207,30 @@ def _list_contradiction_gaps(
     moment: DeviceMoment, history: History, terms: AllocatorTerms, reserved: int | None
 ) -> list[Gap]:
     if not len(history.held_segments):
-        reason = f"{moment.device}: the history has no segments"
-        return [_make_device_gap(moment, "reserved memory", reason, "dump the snapshot with a current torch")]
+        return [make_gap("snapshot_without_segments", rank=moment.rank, device=moment.device)]
     gaps = []
     if reserved is None:
-        reason = (
-            f"{moment.device}: at the {moment.name} the blocks exceed the segments of the snapshot "
-            f"({format_bytes(terms.reserved_bytes)}) by "
-            f"{format_bytes(_compute_missing_segment_bytes(terms))}"
-        )
-        gaps.append(_make_device_gap(moment, "reserved memory", reason, "record from the program's start"))
-    if terms.contradiction_bytes:
-        reason = (
-            f"{moment.device}: at the {moment.name} blocks of {format_bytes(terms.contradiction_bytes)} are "
-            "outside all segments or overlap, so free memory cannot be split"
-        )
         gaps.append(
-            _make_device_gap(moment, "free memory within segments", reason, "record from the program's start")
+            make_gap(
+                "blocks_exceed_segments",
+                rank=moment.rank,
+                device=moment.device,
+                moment=moment.name,
+                segments=terms.reserved_bytes,
+                excess=_compute_missing_segment_bytes(terms),
+            )
+        )
+    if terms.contradiction_bytes:
+        gaps.append(
+            make_gap(
+                "blocks_outside_segments",
+                rank=moment.rank,
+                device=moment.device,
+                moment=moment.name,
+                size=terms.contradiction_bytes,
+            )
         )
     if history.blocks.understated_bytes:
-        size = format_bytes(history.blocks.understated_bytes)
-        reason = f"{moment.device}: blocks are smaller than the requested sizes, by {size} in total"
-        gaps.append(_make_device_gap(moment, "rounding of blocks", reason, _RECORD_AGAIN))
+        size = history.blocks.understated_bytes
+        gaps.append(make_gap("blocks_below_request", rank=moment.rank, device=moment.device, size=size))
     return gaps
-
-
-def _make_device_gap(moment: DeviceMoment, what: str, reason: str, remedy: str) -> Gap:
-    return Gap(kind=GapKind.DEVICE_MEMORY, what=what, rank=moment.rank, reason=reason, remedy=remedy)

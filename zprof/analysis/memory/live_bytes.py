@@ -32,8 +32,8 @@ from zprof.analysis.memory.tables import (
     read_lives,
     sum_by_device,
 )
-from zprof.base.formatting import format_bytes
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.memory import AllocatorCounters
 from zprof.model.tenants import UNTAGGED_NAME, Tenant
 
@@ -289,44 +289,34 @@ def reconcile_peak(
     """
     if mode == LIGHT_MODE:
         return _reconcile_light(rank, peak, counter)
-    gaps = _list_open_end_gaps(rank, peak)
+    gaps = []
+    if peak.open_bytes:
+        operators = peak.open_operators[:3]
+        gaps.append(make_gap("frees_not_recorded", rank=rank, size=peak.open_bytes, operators=operators))
     if not has_events:
-        gaps.append(
-            Gap(
-                kind=GapKind.ALLOCATOR_EVENTS,
-                what="allocator events",
-                rank=rank,
-                reason="the profiler reported none, so memory allocated inside operators is missing",
-                remedy="do not run torch.profiler yourself while zprof records",
-            )
-        )
+        gaps.append(make_gap("allocator_events_missing", rank=rank))
+    gaps += _list_counter_gaps(rank, peak.bytes, counter)
+    if peak.untagged_bytes >= max(1, TOLERANCE * peak.bytes):
+        gaps.append(make_gap("owner_unknown", rank=rank, size=peak.untagged_bytes))
     return PeakReconciliation(
         method=_FULL if has_events else _STORAGES,
         upper_bound=peak.open_bytes > 0
         or (counter is not None and peak.bytes > _compute_counter_limit(counter)),
         lower_bound=not has_events or _is_short(peak.bytes, counter),
         unseen_bytes=0,
-        gaps=(*gaps, *_list_counter_gaps(rank, peak.bytes, counter), *_list_unowned_gaps(rank, peak)),
+        gaps=tuple(gaps),
     )
 
 
 def _reconcile_light(rank: int, peak: TenantPeak, counter: CounterPeak | None) -> PeakReconciliation:
     """Reconcile a light recording: a counter that covers the window is exact; unseen bytes are untagged."""
     if counter is None or not counter.in_window:
-        gap = Gap(
-            kind=GapKind.MEMORY_PART,
-            what="coverage of memory",
-            rank=rank,
-            reason="unknown: in light mode hooks see tensors but not memory allocated inside operators, and "
-            "there is no allocator counter for the rest; the peak is a lower bound",
-            remedy="record in full mode",
-        )
         return PeakReconciliation(
             method=f"{_HOOKS}: a lower bound",
             upper_bound=False,
             lower_bound=True,
             unseen_bytes=0,
-            gaps=(gap,),
+            gaps=(make_gap("light_mode_without_counter", rank=rank),),
         )
     unseen = max(0, counter.bytes - peak.bytes)
     return PeakReconciliation(
@@ -342,16 +332,8 @@ def _list_counter_gaps(rank: int, peak_bytes: int, counter: CounterPeak | None) 
     if counter is None:
         return ()
     if _is_short(peak_bytes, counter):
-        return (
-            Gap(
-                kind=GapKind.MEMORY_PART,
-                what="part of the allocated peak",
-                rank=rank,
-                reason=f"the allocator's own counter reached {format_bytes(counter.bytes)} in the window, "
-                f"{format_bytes(counter.bytes - peak_bytes)} more than recorded: the peak is a lower bound",
-                remedy="record from the start of the program: zprof record -o RUN -- python ...",
-            ),
-        )
+        missing = counter.bytes - peak_bytes
+        return (make_gap("peak_below_counter", rank=rank, counter=counter.bytes, missing=missing),)
     return _list_overestimate_gaps(rank, peak_bytes, counter)
 
 
@@ -362,49 +344,9 @@ def _is_short(peak_bytes: int, counter: CounterPeak | None) -> bool:
 def _list_overestimate_gaps(rank: int, peak_bytes: int, counter: CounterPeak) -> tuple[Gap, ...]:
     if peak_bytes <= _compute_counter_limit(counter):
         return ()
-    return (
-        Gap(
-            kind=GapKind.MEMORY_PART,
-            what="allocated peak",
-            rank=rank,
-            reason=f"the allocator's own counter never exceeded {format_bytes(counter.bytes)}, "
-            f"{format_bytes(peak_bytes - counter.bytes)} less than recorded: the peak is an upper bound",
-            remedy="use the counter as the total; some frees were not seen",
-        ),
-    )
+    excess = peak_bytes - counter.bytes
+    return (make_gap("peak_above_counter", rank=rank, counter=counter.bytes, excess=excess),)
 
 
 def _compute_counter_limit(counter: CounterPeak) -> float:
     return counter.bytes * (1 + TOLERANCE)
-
-
-def _list_open_end_gaps(rank: int, peak: TenantPeak) -> list[Gap]:
-    if not peak.open_bytes:
-        return []
-    return [
-        Gap(
-            kind=GapKind.MEMORY_PART,
-            what="end of some allocations",
-            rank=rank,
-            reason=f"{format_bytes(peak.open_bytes)} of the peak were allocated in "
-            f"{', '.join(peak.open_operators[:3])} without a recorded free: the peak is an upper bound",
-            remedy="none on a CPU; on a GPU the allocator reports every free",
-        )
-    ]
-
-
-def _list_unowned_gaps(rank: int, peak: TenantPeak) -> list[Gap]:
-    """Report untagged bytes of at least 1 % of the peak."""
-    if peak.untagged_bytes < max(1, TOLERANCE * peak.bytes):
-        return []
-    return [
-        Gap(
-            kind=GapKind.MEMORY_PART,
-            what=f"owner of {format_bytes(peak.untagged_bytes)} of the peak",
-            rank=rank,
-            reason="not owned by a recorded model, optimizer, autograd graph, collective or operator of the "
-            "recorded steps, such as data sets and copies of weights allocated earlier",
-            remedy="check the untagged entries among the largest allocations at the peak; pass all models "
-            "and optimizers to the recorder",
-        )
-    ]

@@ -52,7 +52,7 @@ from zprof.analysis.memory.live_bytes import (
     read_rank_lives,
     reconcile_peak,
 )
-from zprof.analysis.memory.state_checks import RankMemoryResult, make_unknown_result, measure_states
+from zprof.analysis.memory.state_checks import RankMemoryResult, measure_states
 from zprof.analysis.memory.tables import (
     INIT,
     TENANT_CODES,
@@ -64,15 +64,14 @@ from zprof.analysis.memory.tables import (
     read_timeline,
 )
 from zprof.analysis.zero_formulas import compute_state_formula
-from zprof.base.formatting import format_bytes
 from zprof.model.endings import OutOfMemory
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.memory import Basis, DeviceMemory, MemoryPart, RankMemory
 from zprof.model.tenants import BACKEND_SCRATCH, UNTAGGED_NAME, Tenant
 from zprof.model.training import Phase
 from zprof.run.reader import Run
 
-RECORD_MEMORY = "record again with a memory window: zprof.steps(memory=2)"
 _HOST, _META = "cpu", "meta"
 #: Maximum number of accelerators analysed per process, by total bytes.
 _MAX_DEVICES = 16
@@ -103,16 +102,16 @@ def analyse_recorded_rank(run: Run, rank: int) -> RankMemoryResult:
     early = _find_failures_outside(run, rank)
     missing = [name for name in ("alloc", "role", "mark") if not run.has_table(rank, name)]
     if missing:
-        unknown = make_unknown_result(rank, f"no table {missing[0]!r} was recorded", RECORD_MEMORY)
-        return replace(unknown, out_of_memory=early)
+        gap = make_gap("memory_table_missing", rank=rank, table=missing[0])
+        return RankMemoryResult(gaps=(gap,), out_of_memory=early)
     mark, alloc = (
         read_checked_table(run, rank, "mark"),
         _select_allocator_rows(read_checked_table(run, rank, "alloc")),
     )
     timeline = read_timeline(mark)
     if timeline is None or not len(alloc):
-        unknown = make_unknown_result(rank, "no memory window was recorded", RECORD_MEMORY)
-        return replace(unknown, out_of_memory=early)
+        gap = make_gap("memory_window_missing", rank=rank)
+        return RankMemoryResult(gaps=(gap,), out_of_memory=early)
     devices = _read_devices(alloc, read_checked_table(run, rank, "role"), timeline)
     own, host, others = _choose_own_device(devices)
     samples = read_checked_table(run, rank, "samples") if run.has_table(rank, "samples") else None
@@ -122,7 +121,8 @@ def analyse_recorded_rank(run: Run, rank: int) -> RankMemoryResult:
         [_reconcile(run, rank, device, None) for device in host],
     )
     gaps = [gap for known in (reconciliation, *host_reconciliations) for gap in known.gaps] + [
-        _make_hidden_device_gap(rank, own, o) for o in others
+        make_gap("recorded_device_hidden", rank=rank, shown=own.name, other=other.name, peak=other.peak.bytes)
+        for other in others
     ]
     device_memory = analyse_recorded_device(
         run, rank, own.name, own.peak.time_ns, make_owners_lookup(own.lives)
@@ -334,17 +334,6 @@ def _find_step(mark: Columns, time_ns: int) -> int | None:
     return int(last.ints("number")[0]) if last.texts("kind")[0] == "step_begin" else None
 
 
-def _make_hidden_device_gap(rank: int, own: _Device, other: _Device) -> Gap:
-    return Gap(
-        kind=GapKind.DEVICE_MEMORY,
-        what=f"memory of {other.name}",
-        rank=rank,
-        reason="this process uses several devices; the report shows the one with the largest peak, "
-        f"{own.name}; the peak of {other.name} is {format_bytes(other.peak.bytes)}",
-        remedy='run one process per device, or read the raw table: run.frame(rank, "alloc")',
-    )
-
-
 def find_reserved_peak_row(samples: Columns, device: str) -> dict[str, int] | None:
     """Return time and counters of the step boundary with reserved memory at its all-time peak.
 
@@ -486,7 +475,7 @@ def analyse_recorded_device(
         leaves, reserved, gaps = _describe_from_counters(run, rank, device, peak_time_ns, tenants, outside)
     unused = None if reserved is None else reserved - int(peak.bytes.sum())
     if unused is not None and unused < 0:
-        gaps.append(_make_disagreement_gap(rank, device, "live memory exceeds reserved memory", -unused))
+        gaps.append(make_gap("live_above_reserved", rank=rank, device=device, size=-unused))
         unused = None
     return RecordedDevice(
         devices=tuple(leaves),
@@ -527,23 +516,22 @@ def _check_agreement(moment: DeviceMoment, leaf: DeviceMemory, owners: LiveOwner
     blocks, recorded = leaf.live_bytes + (leaf.rounding_bytes or 0), int(owners.bytes.sum())
     if abs(blocks - recorded) <= _TOLERANCE * max(blocks, recorded):
         return []
-    what = f"at the {moment.name} the allocator's history differs from its events"
-    return [_make_disagreement_gap(moment.rank, moment.device, what, abs(blocks - recorded))]
+    return [
+        make_gap(
+            "history_disagrees",
+            rank=moment.rank,
+            device=moment.device,
+            moment=moment.name,
+            size=abs(blocks - recorded),
+        )
+    ]
 
 
 def _describe_from_counters(
     run: Run, rank: int, device: str, peak_time_ns: int, tenants: OwnersAt, outside: OutsideTerms
 ) -> tuple[list[DeviceMemory], int | None, list[Gap]]:
     samples, owners = _read_optional_table(run, rank, "samples"), tenants(peak_time_ns)
-    gaps = [
-        Gap(
-            kind=GapKind.DEVICE_MEMORY,
-            what="breakdown of reserved memory",
-            rank=rank,
-            reason=f"{device}: no allocator history at the peak, only counters at step boundaries",
-            remedy="record a full memory window, and do not enable torch's memory history yourself",
-        )
-    ]
+    gaps = [make_gap("history_not_recorded", rank=rank, device=device)]
     reserved = None if samples is None else find_reserved_bytes_between(samples, device, peak_time_ns)
     row = None if samples is None else find_reserved_peak_row(samples, device)
     # only live bytes are known: whole blocks, including rounding
@@ -568,19 +556,9 @@ def _describe_from_counters(
         compute_outside_terms(nvml, rank, device, time_ns),
     )
     if reserved_peak is None:
-        gaps.append(_make_disagreement_gap(rank, device, "counters of a step boundary do not add up", 0))
+        gaps.append(make_gap("counters_disagree", rank=rank, device=device))
     return [leaf, *([] if reserved_peak is None else [reserved_peak])], reserved, gaps
 
 
 def _read_optional_table(run: Run, rank: int, name: str) -> Columns | None:
     return read_checked_table(run, rank, name) if run.has_table(rank, name) else None
-
-
-def _make_disagreement_gap(rank: int, device: str, what: str, size: int) -> Gap:
-    return Gap(
-        kind=GapKind.DEVICE_MEMORY,
-        what="reserved memory",
-        rank=rank,
-        reason=f"{device}: {what}" + (f", by {format_bytes(size)}" if size else ""),
-        remedy="record again; if the contradiction persists, please report it",
-    )

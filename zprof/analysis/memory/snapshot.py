@@ -40,7 +40,7 @@ from zprof.analysis.memory.live_bytes import compute_live_curve
 from zprof.analysis.memory.roles import tenant_name
 from zprof.analysis.memory.snapshot_device import SnapshotDevice, read_snapshot_device
 from zprof.analysis.memory.stacks import build_stack_tree, list_largest_groups
-from zprof.analysis.memory.state_checks import RankMemoryResult, make_unknown_result
+from zprof.analysis.memory.state_checks import RankMemoryResult
 from zprof.analysis.memory.tables import (
     UNTAGGED,
     Int,
@@ -49,10 +49,11 @@ from zprof.analysis.memory.tables import (
     find_annotated_step,
     read_checked_table,
 )
-from zprof.base.formatting import format_bytes, format_percent
+from zprof.base.formatting import format_percent
 from zprof.model.endings import OutOfMemory
 from zprof.model.findings import Confidence
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.memory import Basis, DeviceMemory, MemoryPart, PeakGrowth, RankMemory
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.training import Phase
@@ -62,7 +63,6 @@ from zprof.run.schema import TABLES
 
 #: Smaller shares of the peak without an owner round to 0.0 %: nothing worth a remedy is missing.
 _MIN_UNOWNED_RATIO = 0.0005
-_RECORD_EARLIER = "call torch.cuda.memory._record_memory_history before the model is built"
 #: A program that catches the error and tries smaller batches can fail often: the last ones are described.
 _MAX_FAILURES = 8
 _FREE, _REQUEST, _DRIVER, _STACK, _POOL = (
@@ -100,7 +100,8 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
     """
     missing = [name for name in ("block", "segment", "stack") if not run.has_table(rank, name)]
     if missing:
-        return make_unknown_result(rank, f"no table {missing[0]!r} was imported", "import the snapshot again")
+        gap = make_gap("snapshot_table_missing", rank=rank, table=missing[0])
+        return RankMemoryResult(gaps=(gap,))
     block, segment = read_checked_table(run, rank, "block"), read_checked_table(run, rank, "segment")
     stacks = StackIndex(read_checked_table(run, rank, "stack"))
     mark = (
@@ -109,11 +110,9 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
         else Columns.from_arrow(make_empty_table(TABLES["mark"]))
     )
     if not len(block):
-        unknown = make_unknown_result(
-            rank, "the snapshot has no memory blocks", "dump the snapshot while memory is in use"
-        )
-        return replace(
-            unknown, out_of_memory=_list_failures_without_blocks(rank, block, segment, stacks, mark)
+        return RankMemoryResult(
+            gaps=(make_gap("snapshot_without_blocks", rank=rank),),
+            out_of_memory=_list_failures_without_blocks(rank, block, segment, stacks, mark),
         )
     devices = [
         read_snapshot_device(rank, history, stacks, mark)
@@ -144,7 +143,17 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
         gaps=(
             *gaps,
             *list_snapshot_gaps(own),
-            *(make_hidden_device_gap(own, other) for other in devices if other is not own),
+            *(
+                make_gap(
+                    "snapshot_device_hidden",
+                    rank=own.rank,
+                    shown=own.history.device,
+                    other=other.history.device,
+                    peak=other.peak_bytes,
+                )
+                for other in devices
+                if other is not own
+            ),
         ),
     )
 
@@ -248,59 +257,22 @@ def _describe_peaks(device: SnapshotDevice) -> tuple[list[DeviceMemory], list[Ga
 def list_snapshot_gaps(device: SnapshotDevice) -> list[Gap]:
     """Return all gaps, except those of the terms of reserved memory."""
     blocks, peak_bytes = device.history.blocks, device.peak_bytes
-    gaps = [
-        _make_device_gap(
-            device,
-            "memory outside the allocator",
-            "a snapshot does not include NVML samples",
-            "record the program with zprof record",
-        )
-    ]
+    rank, name = device.rank, device.history.device
+    gaps = [make_gap("snapshot_without_samples", rank=rank, device=name)]
     if device.peak_ns == device.history.begin_ns and bool(blocks.before[device.rows].any()):
-        reason = "live memory is highest at the start of the history: the actual peak may be higher"
-        gaps.append(_make_device_gap(device, "allocated peak", reason, _RECORD_EARLIER))
+        gaps.append(make_gap("snapshot_starts_at_peak", rank=rank, device=name))
     unowned = device.rows[device.names.tenant[device.rows] == UNTAGGED]
     is_before, sizes = blocks.before[unowned], blocks.requested_bytes[unowned]
     unowned_bytes = int(sizes.sum())
     if unowned_bytes >= _MIN_UNOWNED_RATIO * max(1, peak_bytes):
-        parts = ((int(sizes[is_before].sum()), "before"), (int(sizes[~is_before].sum()), "during"))
-        sizes_by_time = (f"{format_bytes(size)} allocated {when} the history" for size, when in parts if size)
-        reason = f"no tag or rule identifies the owner of {', '.join(sizes_by_time)}"
-        gaps.append(
-            _make_device_gap(
-                device,
-                f"tenants of {format_percent(unowned_bytes / peak_bytes)} of the peak",
-                reason,
-                f"{_RECORD_EARLIER}, or tag memory: "
-                "torch.cuda.memory._set_memory_metadata('zprof:activations')",
-            )
-        )
+        before, during = int(sizes[is_before].sum()), int(sizes[~is_before].sum())
+        if before and during:
+            key = "snapshot_owner_unknown"
+        else:
+            key = "snapshot_owner_unknown_before" if before else "snapshot_owner_unknown_during"
+        ratio = unowned_bytes / peak_bytes
+        gaps.append(make_gap(key, rank=rank, device=name, ratio=ratio, before=before, during=during))
     return gaps
-
-
-def make_hidden_device_gap(own: SnapshotDevice, other: SnapshotDevice) -> Gap:
-    """Report a device that the report leaves out."""
-    reason = (
-        f"the snapshot has several devices; the report shows the one with the largest peak, "
-        f"{own.history.device}; the peak of {other.history.device} is {format_bytes(other.peak_bytes)}"
-    )
-    return Gap(
-        kind=GapKind.DEVICE_MEMORY,
-        what=f"memory of {other.history.device}",
-        rank=own.rank,
-        reason=reason,
-        remedy="read the tables with zprof.load",
-    )
-
-
-def _make_device_gap(device: SnapshotDevice, what: str, reason: str, remedy: str) -> Gap:
-    return Gap(
-        kind=GapKind.DEVICE_MEMORY,
-        what=what,
-        rank=device.rank,
-        reason=f"{device.history.device}: {reason}",
-        remedy=remedy,
-    )
 
 
 def find_out_of_memory(

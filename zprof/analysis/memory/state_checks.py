@@ -15,7 +15,8 @@ from zprof.analysis.memory.live_bytes import RankLives
 from zprof.analysis.memory.tables import Int
 from zprof.analysis.zero_formulas import TenantFormula, compute_tenant_formulas
 from zprof.model.endings import OutOfMemory
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.memory import (
     NOT_EXPLAINED,
     Allocation,
@@ -207,25 +208,13 @@ def find_formula_gaps(facts: TrainingFacts, measured: Sequence[MeasuredStates]) 
     missing = [tenant for tenant in _STATES if tenant not in formulas]
     if not measured or not missing:
         return ()
-    names = " and ".join(tenant.value.replace("_", " ") for tenant in missing)
-    return (
-        Gap(
-            kind=GapKind.MODEL_STATES,
-            what="ZeRO formula of the model states",
-            reason=f"no formula for {names}: {_describe_missing_fact(facts)}",
-            remedy="pass it to the recorder: zprof.record(..., training=TrainingFacts(...))",
-        ),
-    )
-
-
-def _describe_missing_fact(facts: TrainingFacts) -> str:
     if facts.stage is None:
-        return "the ZeRO stage of the program is unknown"
-    if facts.parameters is None:
-        return "the number of parameters is unknown: some are frozen or lazy, or the recorder has no model"
-    if not facts.shard_ranks:
-        return "the number of ranks that share the states is unknown"
-    return "the bytes per element are unknown"
+        key = "no_formula_without_stage"
+    elif facts.parameters is None:
+        key = "no_formula_without_parameters"
+    else:
+        key = "no_formula" if facts.shard_ranks else "no_formula_without_ranks"
+    return (make_gap(key, states=[tenant.value.replace("_", " ") for tenant in missing]),)
 
 
 def _compare_states(
@@ -367,10 +356,3 @@ class RankMemoryResult(Struct, frozen=True, kw_only=True):
     growth: tuple[PeakGrowth, ...] = ()
     out_of_memory: tuple[OutOfMemory, ...] = ()
     gaps: tuple[Gap, ...] = ()
-
-
-def make_unknown_result(rank: int, reason: str, remedy: str) -> RankMemoryResult:
-    """Return an empty result for a rank, with the reason as a gap."""
-    return RankMemoryResult(
-        gaps=(Gap(kind=GapKind.MEMORY, what="memory", rank=rank, reason=reason, remedy=remedy),)
-    )

@@ -30,8 +30,9 @@ from zprof.analysis.time.measure_ranks import RankSummary, measure_ranks
 from zprof.analysis.time.passes import NO_PASSES, make_pass_table
 from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.synchronise import SynchronisedRun
-from zprof.analysis.time.timeline import RankWindow, report_no_collectives
-from zprof.model.gaps import Gap, GapKind
+from zprof.analysis.time.timeline import RankWindow
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.report import Volume
 from zprof.model.time import Alignment, Time, Window, WindowPolicy
 from zprof.run.reader import Run
@@ -173,37 +174,6 @@ def _join_collectives(rows: Columns, ranks: Sequence[RankSummary]) -> Columns:
     )
 
 
-def _list_host_gaps(ranks: Sequence[RankSummary], calls: Mapping[int, HostCalls]) -> list[Gap]:
-    """Return a gap if the recording of Python calls slowed the hosts, and one if no rank trains.
-
-    What is lost without training is not what a training step loses.
-    """
-    gaps = []
-    inflated = [rank for rank, rank_calls in calls.items() if rank_calls.has_stacks]
-    if inflated:
-        gaps.append(
-            Gap(
-                kind=GapKind.HOST_TIMES,
-                what="pace of the hosts",
-                reason="the trace was taken with stacks (with_stack=True): recording each Python call slows "
-                "the host, often several times, so idle time and late launches are upper bounds",
-                remedy="record times with with_stack=False",
-                rank=inflated[0] if len(inflated) == 1 else None,
-            )
-        )
-    if ranks and all(len(rank.host) and rank.host.bools("is_inference").all() for rank in ranks):
-        gaps.append(
-            Gap(
-                kind=GapKind.NO_BACKWARD,
-                what="a training step",
-                reason="the recording has no backward and no optimizer step: inference, evaluation, or a "
-                "forward by itself",
-                remedy="record whole training steps, if the job trains",
-            )
-        )
-    return gaps
-
-
 def _find_passes_in_program_steps(collectives: Columns, ranks: Sequence[RankSummary]) -> Columns:
     """Find the passes within the program's own steps, even if the window spans several steps.
 
@@ -236,6 +206,19 @@ def _find_passes_in_program_steps(collectives: Columns, ranks: Sequence[RankSumm
     )
 
 
+def _list_host_gaps(ranks: Sequence[RankSummary], calls: Mapping[int, HostCalls]) -> list[Gap]:
+    """Return a gap if the recording of Python calls slowed the hosts, and one if no rank trains.
+
+    What is lost without training is not what a training step loses.
+    """
+    gaps, slowed = [], [rank for rank, rank_calls in calls.items() if rank_calls.has_stacks]
+    if slowed:
+        gaps.append(make_gap("python_calls_recorded", rank=slowed[0] if len(slowed) == 1 else None))
+    if ranks and all(len(rank.host) and rank.host.bools("is_inference").all() for rank in ranks):
+        gaps.append(make_gap("no_training_step"))
+    return gaps
+
+
 def _describe_window(policy: WindowPolicy, ranks: Sequence[RankSummary]) -> Window:
     outside = sum(rank.outside_ns for rank in ranks)
     sources = sorted({rank.window.source for rank in ranks})
@@ -251,19 +234,17 @@ def _list_collective_gaps(run: Run, collectives: Columns, windows: Sequence[Rank
     """Report ranks without collectives, and exposed communication that cannot be split."""
     ranks = [window.rank for window in windows]
     ranks_with_collectives = set(collectives.ints("rank").tolist())
-    gaps = report_no_collectives(
-        ranks, [rank for rank in ranks if rank not in ranks_with_collectives], run.manifest.world_size
-    )
+    silent = [rank for rank in ranks if rank not in ranks_with_collectives]
+    if run.manifest.world_size <= 1 or not silent:
+        gaps = []
+    elif len(silent) == len(ranks):
+        gaps = [make_gap("no_collectives")]
+    else:
+        gaps = [make_gap("no_collectives_of_rank", rank=rank) for rank in silent]
     exposed_ns, unsplit_ns = sum_exposed(collectives), sum_exposed(collectives.at(collectives.bools("bound")))
-    if not is_unsplit(exposed_ns, unsplit_ns):
-        return gaps
-    reason = (
-        f"{unsplit_ns / exposed_ns:.0%} of the exposed communication is in collectives with missing or "
-        "unmatched ranks, where waiting cannot be separated from transfer: exposed wait is a lower bound, "
-        "exposed transfer an upper bound"
-    )
-    remedy = "provide the traces of all ranks, recorded with torch 2.4 or newer (it records process groups)"
-    return [*gaps, Gap(kind=GapKind.EXPOSED_TIME, what="exposed wait", reason=reason, remedy=remedy)]
+    if is_unsplit(exposed_ns, unsplit_ns):
+        gaps.append(make_gap("exposed_time_not_split", ratio=unsplit_ns / exposed_ns))
+    return gaps
 
 
 def _make_alignment(synced: SynchronisedRun, collectives: Columns) -> Alignment:

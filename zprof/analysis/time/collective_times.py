@@ -31,9 +31,9 @@ from zprof.analysis.zero_formulas import (
     compute_expected_volume,
     compute_wire_parameter_bytes,
 )
-from zprof.base.formatting import format_bytes
 from zprof.model.collectives import UNKNOWN_GROUP, CollectiveKind, bus_factor
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.report import Volume
 from zprof.model.time import CollectiveTime, ExposedInCollectives, LinkFit, MessageSizes, UnitTime
 from zprof.model.training import TrainingFacts
@@ -298,10 +298,10 @@ def measure_volume(
     """Return the mean over the steps of ranks with transfers, or None with the reason as a gap."""
     expected = compute_expected_volume(training)
     if expected is None:
-        missing = ", ".join(_list_missing_facts(training)) or "the ZeRO formula of this stage"
-        return None, [_make_volume_gap(f"unknown: {missing}")]
+        facts = _list_missing_facts(training) or ["the ZeRO formula of this stage"]
+        return None, [make_gap("volume_formula_unknown", facts=facts)]
     if not sum(steps.by_rank.values()):
-        return None, [_make_volume_gap("no time window was recorded")]
+        return None, [make_gap("volume_not_recorded")]
     if expected == 0:
         return None, []
     kind, sizes = collectives.texts("kind"), collectives.ints("bytes")
@@ -309,23 +309,20 @@ def measure_volume(
     is_replicating = counted & _find_replicating(collectives, training, counted)
     unsized = counted & ~kind.equals(CollectiveKind.BARRIER) & (sizes == 0)
     if unsized.any():
-        reason = f"{unsized.sum()} of {counted.sum()} collectives have no recorded size"
-        return None, [_make_volume_gap(reason, remedy="profile with record_shapes=True")]
+        return None, [make_gap("volume_without_sizes", unsized=unsized.sum(), collectives=counted.sum())]
     # gloo's all-gathers of which only the size of a rank's part is known
     is_shard_sized = counted & kind.equals(CollectiveKind.ALL_GATHER)
     is_shard_sized &= collectives.texts("group").equals(UNKNOWN_GROUP) & (collectives.ints("group_size") == 0)
     if is_shard_sized.any():
         if training.replica_ranks is None:
-            reason = (
-                f"{is_shard_sized.sum()} of {counted.sum()} collectives are all-gathers in groups of unknown "
-                "size: only the size of a rank's part was recorded"
-            )
-            remedy = "record ranks with a GPU: NCCL's events name their group"
-            return None, [_make_volume_gap(reason, remedy=remedy)]
+            gap = make_gap("volume_of_shards", unsized=is_shard_sized.sum(), collectives=counted.sum())
+            return None, [gap]
         # Hybrid sharding gathers within the shard group only.
         whole = sizes * np.where(is_shard_sized, training.shard_ranks or 1, 1)
         collectives = collectives.with_columns(bytes=whole)
     seen_bytes = _mean_bytes(collectives, counted & ~is_replicating, steps)
+    other_bytes = _mean_bytes(collectives, is_replicating, steps)
+    has_others = other_bytes >= _MIN_REPORTED_RATIO * expected
     return (
         Volume(
             expected_bytes=expected,
@@ -334,7 +331,7 @@ def measure_volume(
             parameter_bytes=compute_wire_parameter_bytes(training),
             engine_bytes=compute_engine_volume(training),
         ),
-        _list_replication_gaps(_mean_bytes(collectives, is_replicating, steps), expected),
+        [make_gap("volume_of_replicas", size=other_bytes)] if has_others else [],
     )
 
 
@@ -371,16 +368,6 @@ def _find_replicating(collectives: Columns, training: TrainingFacts, counted: Ma
     return ~sharing & collectives.texts("kind").equals(CollectiveKind.ALL_REDUCE)
 
 
-def _list_replication_gaps(other_bytes: int, expected: int) -> list[Gap]:
-    if other_bytes < _MIN_REPORTED_RATIO * expected:
-        return []
-    reason = (
-        "all-reduces in groups whose size differs from the sharding group transfer another "
-        f"{format_bytes(other_bytes)} (replicas of shards), which the formula does not include"
-    )
-    return [_make_volume_gap(reason, remedy="compare them with twice the bytes of a rank's shard")]
-
-
 def _list_missing_facts(training: TrainingFacts) -> list[str]:
     """List the unknown facts that the formula needs, as text."""
     facts = {
@@ -390,11 +377,3 @@ def _list_missing_facts(training: TrainingFacts) -> list[str]:
         "the bytes per transferred element (equal for gathers and reductions)": training.communication_bytes,
     }
     return [what for what, value in facts.items() if value is None]
-
-
-def _make_volume_gap(
-    reason: str,
-    *,
-    remedy: str = "set it with report --stage --parameters …, or zprof.record(training=TrainingFacts(…))",
-) -> Gap:
-    return Gap(kind=GapKind.VOLUME, what="volume", reason=reason, remedy=remedy)

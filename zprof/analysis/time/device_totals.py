@@ -6,7 +6,8 @@ from msgspec import Struct
 
 from zprof.analysis.intervals import intersect, intervals, measure, union
 from zprof.analysis.time.timeline import load_collectives, load_timelines
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run
 
@@ -42,15 +43,7 @@ def measure_device_totals(
     collectives = load_collectives(selected) if selected else None
     for timeline in selected:
         if not timeline.activity.on_device or collectives is None:
-            gaps.append(
-                Gap(
-                    kind=GapKind.DEVICE,
-                    what="device work",
-                    rank=timeline.rank,
-                    reason="its trace has no kernels, so there is nothing to compare",
-                    remedy="record with ProfilerActivity.CUDA, on a rank with a GPU",
-                )
-            )
+            gaps.append(make_gap("device_work_missing", rank=timeline.rank))
             continue
         rows = collectives.at(collectives.ints("rank") == timeline.rank)
         spans = intervals(rows.ints("start_ns"), rows.ints("end_ns"))

@@ -38,7 +38,8 @@ from zprof.analysis.time.activity import AFTER_ALL_NS, BEFORE_ALL_NS, RankActivi
 from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.timeline import RankTimeline
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.quantities import Bound, Bounds
 from zprof.model.time import LEDGER_TERMS, SPLIT_BOUNDS, RankTime, StepTime
 
@@ -92,15 +93,7 @@ def find_blocking(
     holes = holes[holes[:, 1] - holes[:, 0] > MIN_HOLE_NS]
     if not has_waits:
         return _make_host_blocking(activity, collectives, holes, UPPER_BOUND), [
-            Gap(
-                kind=GapKind.EXPOSED_TIME,
-                what="exposed time",
-                rank=rank,
-                reason="no wait for a collective was recorded: gaps between operators are used as an upper "
-                "bound",
-                remedy="an engine can record ::wait ranges (docs/recording.md); waits of DDP cannot be "
-                "recorded",
-            )
+            make_gap("waits_not_recorded", rank=rank)
         ]
     spans = _list_collective_spans(collectives)[without_wait]
     unseen_collectives = spans[~_ends_in_wait(activity.waits, spans[:, 1])]
@@ -108,7 +101,7 @@ def find_blocking(
     if not len(holes_in_collectives):
         return _make_host_blocking(activity, collectives, EMPTY, WAIT_SPANS), []
     return _make_host_blocking(activity, collectives, holes_in_collectives, MIXED), [
-        _make_missing_waits_gap(rank, len(unseen_collectives))
+        make_gap("some_waits_not_recorded", rank=rank, collectives=len(unseen_collectives))
     ]
 
 
@@ -160,16 +153,6 @@ def _ends_in_wait(waits: Intervals, end: Int64s) -> npt.NDArray[np.bool_]:
 
 def _list_collective_spans(collectives: Columns) -> Intervals:
     return intervals(collectives.ints("start_ns"), collectives.ints("end_ns"))
-
-
-def _make_missing_waits_gap(rank: int, count: int) -> Gap:
-    return Gap(
-        kind=GapKind.EXPOSED_TIME,
-        what="exposed time",
-        rank=rank,
-        reason=f"{count} collectives have no recorded wait (C++ waits for them): an upper bound is used",
-        remedy="record ::wait ranges (docs/recording.md)",
-    )
 
 
 class RankExposure(Struct, frozen=True, kw_only=True):

@@ -48,9 +48,12 @@ from zprof.analysis.time.matching.lanes import choose_bases, make_match_rows, sp
 from zprof.analysis.time.matching.registration import ClockDifference, ClockHint
 from zprof.analysis.time.matching.slots import Hints
 from zprof.analysis.time.timeline import RankWindow
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 
 SAME_HOST_UNCERTAINTY_NS = 2_000
+#: More ranks without a common clock share one gap.
+_MAX_CLOCK_GAPS = 8
 _ONE_HOST = "one host, one clock"
 #: Votes contradict the shared clock of a host if they differ by more than this many uncertainties.
 _CONTRADICTION_FACTOR = 5.0
@@ -177,7 +180,10 @@ def align_clocks(
             reached.uncertainty[rank] = max(reached.uncertainty[rank], abs(voted - reached.value[rank]))
     snapped = _snap_to_hosts(mates, reached, allowed)
     clocks = _make_clocks(ranks[0], base, reached, drift, allowed, _describe_method(reached, links, snapped))
-    return clocks, _list_unaligned_gaps([rank for rank in ranks if rank not in reached.value])
+    unaligned = [rank for rank in ranks if rank not in reached.value]
+    if len(unaligned) > _MAX_CLOCK_GAPS:
+        return clocks, [make_gap("clocks_not_aligned", ranks=len(unaligned), first=unaligned[0])]
+    return clocks, [make_gap("clock_not_aligned", rank=rank) for rank in unaligned]
 
 
 def _drop_impossible_ranks(source: ClockSource) -> ClockSource:
@@ -323,19 +329,6 @@ def _make_clocks(
         rank_uncertainty_ns=uncertainty,
         interval_ns=interval_ns,
     )
-
-
-def _list_unaligned_gaps(ranks: Sequence[int]) -> list[Gap]:
-    """Return one gap per rank, or a single one for many ranks."""
-    remedy = "record with zprof.record on every rank: its clock pings align the clocks"
-    reason = "it shares no usable collective with the other ranks and runs on another host"
-    if len(ranks) > 8:
-        many = f"{len(ranks)} ranks (from rank {ranks[0]} on) share no usable collective with the first rank"
-        return [Gap(kind=GapKind.CLOCKS, what="clock alignment", reason=many, remedy=remedy)]
-    return [
-        Gap(kind=GapKind.CLOCKS, what="clock alignment", rank=rank, reason=reason, remedy=remedy)
-        for rank in ranks
-    ]
 
 
 class SynchronisedRun(Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from zprof.analysis.time.steps import (
 )
 from zprof.base.formatting import printable
 from zprof.model.collectives import CollectiveKind
+from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import WindowPolicy
 from zprof.run.arrow_arrays import make_array, make_masked, read_known, read_numbers
@@ -39,9 +40,6 @@ from zprof.run.schema import TEXT
 
 _EVENT_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "bytes")
 _TABLES = ("events", "collectives", "mark")
-_RECORD_DEVICE = (
-    "record with device activity enabled (ProfilerActivity.CUDA), and check the permission to profile the GPU"
-)
 
 
 class RankWindow(Struct, frozen=True, kw_only=True):
@@ -135,11 +133,26 @@ def load_timeline(run: Run, rank: int, policy: WindowPolicy) -> tuple[RankTimeli
     timeline = None if absent else _load_rank(run, rank, policy)
     if isinstance(timeline, Gap):
         return None, [timeline]
-    unknown = timeline.unknown_steps if timeline is not None else ()
-    gaps = _report_unknown(timeline) if timeline is not None else []
+    gaps, unknown = [], () if timeline is None else timeline.unknown_steps
+    if unknown:
+        gaps.append(make_gap("steps_without_kernels", rank=rank, steps=unknown))
+    if timeline is not None and timeline.unknown_kinds:
+        kinds = [printable(kind)[:40] for kind in timeline.unknown_kinds]
+        gaps.append(make_gap("collective_kinds_unknown", rank=rank, kinds=kinds))
     if timeline is not None and len(timeline.steps):
-        return timeline, gaps + report_missing_steps(run, rank, len(timeline.steps) + len(unknown), policy)
-    return None, gaps if unknown else report_missing_rank(run, rank, absent)
+        # The recorder counts steps, each of which has two marks.
+        recorded = len(run.rank_manifests[rank].time_steps)
+        missing = recorded - len(timeline.steps) - len(unknown)
+        if missing and policy is not WindowPolicy.TRACE:
+            gaps.append(make_gap("steps_without_marks", rank=rank, missing=missing, steps=recorded))
+        return timeline, gaps
+    if unknown:
+        return None, gaps
+    if run.manifest.source == "snapshot":
+        return None, []
+    if absent:
+        return None, [make_gap("time_window_missing", rank=rank, tables=absent)]
+    return None, [make_gap("time_window_without_step", rank=rank)]
 
 
 def load_collectives(timelines: Sequence[RankTimeline]) -> Columns:
@@ -176,8 +189,7 @@ def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
     elif not launches_device_work(events):
         activity = read_host_activity(events)
     else:
-        reason = "this rank used a GPU, but the trace has no GPU work: its time was not measured"
-        return Gap(kind=GapKind.DEVICE, what="GPU work", rank=rank, reason=reason, remedy=_RECORD_DEVICE)
+        return make_gap("gpu_work_missing", rank=rank)
     steps = run.rank_manifests[rank].time_steps
     if policy is WindowPolicy.TRACE:
         windows = replace(find_trace_windows(activity), program=find_program_steps(marks, steps))
@@ -227,58 +239,6 @@ def _set_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
     return table.set_column(table.schema.get_field_index(name), table.schema.field(name), values)
 
 
-def report_missing_rank(run: Run, rank: int, absent: Sequence[str]) -> list[Gap]:
-    """Report a rank without a time window; a snapshot never has one, so it gets no gap."""
-    if run.manifest.source == "snapshot":
-        return []
-    reason = (
-        f"no time window was recorded (no table {', '.join(absent)})"
-        if absent
-        else "the time window has no complete step"
-    )
-    remedy = "run the program until its time window ends, or shorten the earlier windows (--memory-steps, "
-    return [Gap(kind=GapKind.TIME, what="time", rank=rank, reason=reason, remedy=f"{remedy}zprof.steps)")]
-
-
-def report_missing_steps(run: Run, rank: int, complete: int, policy: WindowPolicy) -> list[Gap]:
-    """Report steps that the recorder counted but that lack a start or end mark."""
-    expected = len(run.rank_manifests[rank].time_steps)
-    if policy is WindowPolicy.TRACE or complete == expected:
-        return []
-    reason = f"{expected - complete} of {expected} steps have no start or end mark"
-    return [Gap(kind=GapKind.STEPS, what="steps", rank=rank, reason=reason, remedy="record again")]
-
-
-def _report_unknown(timeline: RankTimeline) -> list[Gap]:
-    """Report steps whose kernels are missing from the trace, and kinds that this zprof does not know."""
-    gaps, steps, kinds = [], timeline.unknown_steps, timeline.unknown_kinds
-    if steps:
-        listed = ", ".join(str(step) for step in steps[:8]) + (" …" if len(steps) > 8 else "")
-        gaps.append(
-            Gap(
-                kind=GapKind.STEPS,
-                what="steps",
-                rank=timeline.rank,
-                reason=f"the recording or its file ends before the kernels launched in step {listed}: device "
-                "activity is incomplete, so the step is left out",
-                remedy="let the device finish before the window ends (one more prof.step()), and copy the "
-                "complete file",
-            )
-        )
-    if kinds:
-        listed = ", ".join(printable(kind)[:40] for kind in kinds[:4]) + (" …" if len(kinds) > 4 else "")
-        gaps.append(
-            Gap(
-                kind=GapKind.COLLECTIVES,
-                what="kinds of collectives",
-                rank=timeline.rank,
-                reason=f"this zprof does not know the kind {listed}: such collectives count as other",
-                remedy="upgrade zprof",
-            )
-        )
-    return gaps
-
-
 def report_unequal_steps(windows: Sequence[RankWindow]) -> list[Gap]:
     """Report ranks whose windows cover different steps; each is measured over its own."""
     steps = {window.rank: window.steps.number.tolist() for window in windows}
@@ -286,34 +246,4 @@ def report_unequal_steps(windows: Sequence[RankWindow]) -> list[Gap]:
     differing = [rank for rank, own_steps in steps.items() if set(own_steps) != common]
     if not differing:
         return []
-    reason = (
-        f"{len(differing)} of {len(steps)} ranks have steps that other ranks lack: "
-        f"{len(common)} steps are common to all, and each rank is measured over its own steps"
-    )
-    return [Gap(kind=GapKind.STEPS, what="steps", reason=reason, remedy="record the same steps on all ranks")]
-
-
-def report_no_collectives(ranks: Sequence[int], silent: Sequence[int], world_size: int) -> list[Gap]:
-    """Report the ranks of a multi-rank job that have no collectives in their window."""
-    if world_size <= 1 or not silent:
-        return []
-    remedy = "measure a window in which the ranks communicate; --window trace measures the entire trace"
-    if len(silent) == len(ranks):
-        return [
-            Gap(
-                kind=GapKind.NO_COLLECTIVES,
-                what="collectives",
-                reason="no collectives found in the window",
-                remedy=remedy,
-            )
-        ]
-    return [
-        Gap(
-            kind=GapKind.NO_COLLECTIVES,
-            what="collectives",
-            rank=rank,
-            reason="no collectives found in its window",
-            remedy=remedy,
-        )
-        for rank in silent
-    ]
+    return [make_gap("steps_unequal", differing=len(differing), ranks=len(steps), common=len(common))]

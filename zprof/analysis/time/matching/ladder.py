@@ -48,9 +48,8 @@ from zprof.analysis.time.matching.slots import (
     place_by_sequence,
     split_by_rank,
 )
-from zprof.model.gaps import Gap, GapKind
-
-_REMEDY = "record again; no rank is blamed for waits in these collectives"
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 
 
 class Matching(Struct, frozen=True, kw_only=True):
@@ -280,7 +279,7 @@ def refuse_impossible(
     is_bad |= (kinds.mean(impossible) > MAX_CONFLICT_SHARE)[kinds.codes]
     impossible |= is_bad & (instance >= 0)
     return refuse_rows(collectives, impossible), _make_group_gaps(
-        collectives, impossible, "a rank left before another had entered"
+        collectives, impossible, "collectives_contradict"
     )
 
 
@@ -297,15 +296,7 @@ def list_step_gaps(collectives: Columns, rows: MatchRows) -> list[Gap]:
     differs = instances.count_distinct(rows.step[is_placed])[instances.sizes > 1] > 1
     if not len(differs) or differs.mean() <= MAX_CONFLICT_SHARE:
         return []
-    return [
-        Gap(
-            kind=GapKind.STEP_BOUNDARIES,
-            what="steps of the ranks",
-            reason=f"{int(differs.sum())} of {len(differs)} collectives are in different steps on different "
-            "ranks",
-            remedy="mark the steps in the same place on every rank, and record again",
-        )
-    ]
+    return [make_gap("steps_differ_by_rank", differing=int(differs.sum()), collectives=len(differs))]
 
 
 def list_matching_gaps(
@@ -332,15 +323,15 @@ def list_matching_gaps(
     present = np.bincount(instance + 1)[instance + 1] if len(instance) else instance
     is_partial = (instance >= 0) & (present < expected)
     return [
-        *_make_group_gaps(collectives, conflict, "the ranks disagree on kind, dtype or bytes"),
+        *_make_group_gaps(collectives, conflict, "collectives_disagree"),
         *_list_exclusion_gaps(matching),
-        *_make_group_gaps(collectives, unplaced, "neither order nor times identify matching calls"),
-        *_make_group_gaps(collectives, is_partial, "some ranks have no event for these collectives"),
+        *_make_group_gaps(collectives, unplaced, "collectives_ambiguous"),
+        *_make_group_gaps(collectives, is_partial, "collectives_partial"),
         *_list_lane_gaps(collectives, lanes, ranks),
     ]
 
 
-def _make_group_gaps(collectives: Columns, rows: Mask, reason: str) -> list[Gap]:
+def _make_group_gaps(collectives: Columns, rows: Mask, key: str) -> list[Gap]:
     """Return one gap that counts the collectives (not rows) and names up to two groups."""
     bad = collectives.at(rows)
     if not len(bad):
@@ -349,7 +340,7 @@ def _make_group_gaps(collectives: Columns, rows: Mask, reason: str) -> list[Gap]
     names = bad.texts("group").at(per_rank.first)
     groups = Groups(names)
     count = int(groups.max(per_rank.sizes).sum())
-    return [_make_matching_gap(f"{count} in {_format_groups(list(names.at(groups.first)))}: {reason}")]
+    return [make_gap(key, count=count, groups=_format_groups(list(names.at(groups.first))))]
 
 
 def _format_groups(groups: Sequence[str]) -> str:
@@ -359,10 +350,6 @@ def _format_groups(groups: Sequence[str]) -> str:
     return f"{len(names)} groups ({names[0]}; {names[1]}; …)"
 
 
-def _make_matching_gap(reason: str, *, what: str = "matching of collectives", remedy: str = _REMEDY) -> Gap:
-    return Gap(kind=GapKind.MATCHING, what=what, reason=reason, remedy=remedy)
-
-
 def _list_exclusion_gaps(matching: Matching) -> list[Gap]:
     groups: dict[tuple[int, ...], list[str]] = {}
     for placement in matching.placements:
@@ -370,14 +357,8 @@ def _list_exclusion_gaps(matching: Matching) -> list[Gap]:
             groups.setdefault(placement.excluded, []).append(placement.lane.group)
     gaps = []
     for ranks, names in sorted(groups.items()):
-        shown = ", ".join(str(rank) for rank in ranks[:8])
-        shown = shown if len(ranks) <= 8 else f"{shown} … ({len(ranks)} ranks)"
-        gaps.append(
-            _make_matching_gap(
-                f"rank {shown} in {_format_groups(names)}: its collectives do not match "
-                "those of the other ranks at any shift"
-            )
-        )
+        key = "ranks_not_matched" if len(ranks) <= 8 else "many_ranks_not_matched"
+        gaps.append(make_gap(key, ranks=ranks, count=len(ranks), groups=_format_groups(names)))
     return gaps
 
 
@@ -386,24 +367,15 @@ def _list_lane_gaps(collectives: Columns, lanes: Sequence[GroupLane], ranks: Seq
     gaps = []
     count = sum(len(lane.rows) for lane in lanes if lane.stream)
     if count:
-        reason = (
-            f"{count} rows have no group: each rank has one stream of them, which was treated as one group"
-        )
-        gaps.append(_make_matching_gap(reason, remedy="record with a newer PyTorch"))
+        gaps.append(make_gap("collectives_without_group", rows=count))
     known = np.zeros(len(collectives), dtype=bool)
     for lane in lanes:
         known[lane.rows] = True
     lost = collectives.at(~known)
     if len(lost) and len(ranks) > 1:
         groups = _format_groups(lost.texts("group").list_distinct())
-        reason = f"{len(lost)} rows of {groups} do not record the participating ranks and were not matched"
-        gaps.append(_make_matching_gap(reason, remedy="record with a newer PyTorch"))
+        gaps.append(make_gap("groups_without_ranks", rows=len(lost), groups=groups))
     partial_groups = sorted({lane.group for lane in lanes if len(lane.members) < lane.size})
     if partial_groups:
-        reason = (
-            f"not all ranks of {_format_groups(partial_groups)} are loaded: waits are lower bounds, "
-            "transfers upper bounds"
-        )
-        remedy = "load all ranks of the run"
-        gaps.append(_make_matching_gap(reason, what="wait and transfer", remedy=remedy))
+        gaps.append(make_gap("ranks_not_loaded", groups=_format_groups(partial_groups)))
     return gaps

@@ -1,0 +1,64 @@
+"""Make a gap from its key. All texts of gaps are in the tables of this folder, by what finds the gap."""
+
+from collections.abc import Callable, Mapping, Sequence
+from string import Formatter
+from typing import Any
+
+from zprof.base.formatting import format_bytes, format_percent
+from zprof.model.analysis_gap_texts import ANALYSIS_GAP_TEXTS
+from zprof.model.gaps import Gap
+from zprof.model.recording_gap_texts import RECORDING_GAP_TEXTS
+
+_FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "and": " and ".join,
+    "bytes": format_bytes,
+    "percent": format_percent,
+}
+#: All texts by key.
+GAP_TEXTS = {**RECORDING_GAP_TEXTS, **ANALYSIS_GAP_TEXTS}
+
+
+def make_gap(
+    key: str,
+    /,
+    *,
+    rank: int | None = None,
+    step: int | None = None,
+    detail: str = "",
+    causes: Sequence[str] = (),
+    **values: Any,
+) -> Gap:
+    """Return the gap with the texts of ``key``, filled with ``values``, ``rank`` and ``step``.
+
+    Values are never templates: braces in a stranger's name stay as they are. Formats beside Python's are
+    ``bytes``, ``percent``, ``plural step`` ("steps" unless the value is 1), and for sequences ``and``
+    ("a and b"), ``list`` ("a, b") and ``list4`` (the first four).
+    """
+    text, values = GAP_TEXTS[key], {"rank": rank, "step": step, **values}
+    what, reason, remedy = (_FORMATTER.vformat(template, (), values) for template in text[1:])
+    return Gap(
+        kind=text.kind,
+        what=what,
+        reason=reason,
+        remedy=remedy,
+        rank=rank,
+        step=step,
+        detail=detail,
+        causes=tuple(causes),
+    )
+
+
+class _GapFormatter(Formatter):
+    """Formats values for gaps."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec.startswith("list"):
+            count = int(format_spec.removeprefix("list") or len(value))
+            return ", ".join(map(str, value[:count])) + (" …" if len(value) > count else "")
+        if format_spec.startswith("plural "):
+            return format_spec.removeprefix("plural ") + ("" if value == 1 else "s")
+        format_value = _FORMATS.get(format_spec)
+        return str(super().format_field(value, format_spec) if format_value is None else format_value(value))
+
+
+_FORMATTER = _GapFormatter()
