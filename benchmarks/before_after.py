@@ -25,9 +25,9 @@ from zprof.model.report import VerdictStatus
 from zprof.run.reader import load
 from zprof.simulator.faults import remove
 from zprof.simulator.ground_truth import draw_job, step_time_ns
-from zprof.simulator.host import run_job
 from zprof.simulator.job import Job
 from zprof.simulator.kineto import write_traces
+from zprof.simulator.run import run_job
 
 RESULTS = Path(__file__).parent / "results"
 PAIRS = (

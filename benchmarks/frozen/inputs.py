@@ -11,8 +11,8 @@ from benchmarks.hang_jobs.logs import write_logs
 from benchmarks.snapshot_truth.generator import generate
 from zprof.simulator.faults import remove
 from zprof.simulator.ground_truth import draw_job
-from zprof.simulator.host import run_job
 from zprof.simulator.kineto import write_traces
+from zprof.simulator.run import run_job
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "docs/pictures/runs"

@@ -27,7 +27,7 @@ from zprof.simulator.job import (
 
 _SHARDED: Final[tuple[Engine, ...]] = ("fsdp2", "fsdp1", "zero3")
 _REPLICATED: Final[tuple[Engine, ...]] = ("zero2", "zero1")
-_ENGINES: Final[dict[str, tuple[Engine, ...]]] = {
+ENGINES: Final[dict[str, tuple[Engine, ...]]] = {
     "unhidden_optimizer_gather": _REPLICATED,
     "copy_overhead": ("fsdp2",),
     "first_gather_exposed": ("fsdp2",),
@@ -352,7 +352,7 @@ def draw_candidate(seed: int, fault: str | None, shape: str, attempt: int) -> Jo
         if name not in CAUSES:
             raise ValueError(f"unknown cause {name!r}: one of {', '.join(CAUSES)}")
     key = hash_key(seed, fault or "", shape, attempt) >> 1
-    engines = [_ENGINES[name] for name in faults if name in _ENGINES]
+    engines = [ENGINES[name] for name in faults if name in ENGINES]
     allowed = tuple(e for e in engines[0] if all(e in other for other in engines)) if engines else ()
     if engines and not allowed:
         raise ValueError(f"no engine can have both {' and '.join(faults)}")

@@ -8,12 +8,20 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from zprof.simulator.faults import draw_candidate, remove
-from zprof.simulator.host import run_job
 from zprof.simulator.job import CAUSES, NEEDS_BASELINE, Job, hash_key, uniform
 from zprof.simulator.kineto import write_traces
+from zprof.simulator.ledger import (
+    CollectiveTruth,
+    StepTruth,
+    find_origin,
+    list_collectives,
+    measure_length,
+    measure_steps,
+    unite,
+)  # fmt: skip
+from zprof.simulator.run import run_job
 from zprof.simulator.state import Schedule
 
 _ATTEMPTS: Final = 12
@@ -52,6 +60,10 @@ class Truth:
     clock_offsets_ns: tuple[int, ...]
     needs_baseline: bool
     job: dict[str, object]
+    origin_ns: int
+    """The true clock at the start of the simulation."""
+    per_step: tuple[StepTruth, ...]
+    collectives: tuple[CollectiveTruth, ...]
 
 
 def last_step_ends(schedule: Schedule) -> list[int]:
@@ -62,9 +74,12 @@ def last_step_ends(schedule: Schedule) -> list[int]:
 def step_time_ns(schedule: Schedule) -> int:
     """Return the mean time from one step's end to the next one's, each on its last rank.
 
-    The first step has no step before it in the window; it is left out, and with it how the window opened.
+    The first step has no step before it in the window; it is left out, and with it how the window opened,
+    unless it is the only one.
     """
     ends = last_step_ends(schedule)
+    if len(ends) == 1:
+        return window_time_ns(schedule)
     return (ends[-1] - ends[0]) // (len(ends) - 1)
 
 
@@ -121,23 +136,6 @@ def draw_job(seed: int, fault: str | None = None, shape: str = "training") -> Jo
             best = min(shares), job
     assert best is not None
     return best[1]
-
-
-def unite(spans: Iterable[tuple[int, int]]) -> np.ndarray:
-    """Return the union of intervals as sorted, disjoint rows of start and end."""
-    ordered = sorted(spans)
-    merged: list[list[int]] = []
-    for start, end in ordered:
-        if merged and start <= merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], end)
-        else:
-            merged.append([start, end])
-    return np.array(merged, dtype=np.int64).reshape(-1, 2)
-
-
-def measure_length(spans: np.ndarray) -> int:
-    """Return the length of disjoint intervals."""
-    return int((spans[:, 1] - spans[:, 0]).sum())
 
 
 def measure_totals(schedule: Schedule) -> tuple[RankTotals, ...]:
@@ -206,7 +204,9 @@ def write_job(job: Job, folder: str | Path, causes: Iterable[str] = ()) -> Truth
         window_saving_ns={c: g[1] if g else None for c, g in gains.items()},
         ranks=ranks, steps=job.steps, totals=measure_totals(schedule),
         clock_offsets_ns=tuple(s.clock_offset_ns for s in job.starts),
-        needs_baseline=before != job, job=job.describe(),
+        needs_baseline=before != job, job=job.describe(), origin_ns=find_origin(schedule),
+        per_step=tuple(step for rank in schedule.ranks for step in measure_steps(schedule, rank)),
+        collectives=list_collectives(schedule),
     )  # fmt: skip
     (folder / "truth.json").write_bytes(msgspec.json.format(msgspec.json.encode(truth), indent=1))
     return truth

@@ -17,10 +17,12 @@ from zprof.simulator.operations import (
     BACKWARD,
     COMPUTE,
     COPY_IN,
+    DATA_POINT,
     FORWARD,
     GATHER,
     MAIN,
     MEMCPY,
+    POINT,
     RECOMPUTE,
     RECORD,
     REDUCE,
@@ -28,8 +30,8 @@ from zprof.simulator.operations import (
     REPLICA_COMM,
     RUNTIME,
     SHARD_COMM,
-    STEP_END,
     SYNC,
+    TENSOR_COMM,
     WAIT,
     WORLD_COMM,
     Op,
@@ -142,14 +144,15 @@ class StepProgram(OperationList):
         if job.engine == "fsdp2" and job.copy_factor > 0:
             cost = params * (2 + job.reduce_itemsize) / job.gpu.memory_rate
             self.run_kernel(REDUCE, kernels.CHUNK_CAT, cost, "chunk_cat", label)
-        whole = job.engine == "zero1"
+        whole = job.engine in ("zero1", "ddp")
         operation = "all_reduce" if whole else "reduce_scatter"
         self.communicate(REDUCE, SHARD_COMM, operation, params, job.reduce_itemsize, "reduce", label)
         shard = params if whole else params // job.shard_size
-        cost = 2 * shard * job.reduce_itemsize / job.gpu.memory_rate
-        self.run_kernel(REDUCE, kernels.DIVIDE, cost, "divide", label)
+        if not job.on_cpu:  # a CPU rank would have to wait for the reduction first
+            cost = 2 * shard * job.reduce_itemsize / job.gpu.memory_rate
+            self.run_kernel(REDUCE, kernels.DIVIDE, cost, "divide", label)
         last = REDUCE
-        if job.shard_size < job.world:
+        if job.replicas > 1:
             self.sync_streams(REPLICA, REDUCE)
             self.communicate(
                 REPLICA, REPLICA_COMM, "all_reduce", shard, job.reduce_itemsize, "replica", label
@@ -165,11 +168,13 @@ class StepProgram(OperationList):
         name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
         self.open(name)
         self.think(job.data_ns, "data")
+        if any(pace.data_ns for pace in job.ranks):
+            self.add(POINT, MAIN, DATA_POINT)
         self.close()
-        self.add(MEMCPY, MAIN, COMPUTE, "HtoD", 262_144, job.batch_copy_ns, hash_key("batch"))
+        if not job.on_cpu:
+            self.add(MEMCPY, MAIN, COMPUTE, "HtoD", 262_144, job.batch_copy_ns, hash_key("batch"))
         if job.engine == "inference":
             self.generate()
-            self.add(STEP_END)
             return self.ops
         for self.micro in range(job.micro_batches):
             if job.sharded_parameters:
@@ -183,12 +188,11 @@ class StepProgram(OperationList):
             self.tid = MAIN
             if job.blocking in ("micro", "unit"):
                 self.read_back("loss", self.micro)
-        if job.retries:
+        if self.count_retries():
             self.retry("optimizer")
         self.optimize()
         if job.blocking != "none":
             self.read_back("metrics", 0)
-        self.add(STEP_END)
         return self.ops
 
     def forward_sharded(self) -> None:
@@ -259,19 +263,30 @@ class StepProgram(OperationList):
         """Run forward kernels of some segments."""
         for segment in segments:
             self.run_block(segment.block, self.job.blocks[segment.block].forward, segment.forward, phase)
+            self.reduce_activations(segment.block, phase)
 
     def compute_backward(self, segments: Sequence[Segment], recompute: bool) -> None:
         """Run backward kernels, last segment first; each checkpointed segment is recomputed just before."""
         for segment in reversed(segments):
-            inner = 0 < segment.block < len(self.job.blocks) - 1
-            if recompute and inner:
+            if recompute and self.job.blocks[segment.block].is_layer:
                 self.compute_forward((segment,), RECOMPUTE)
             self.run_block(segment.block, self.job.blocks[segment.block].backward, segment.backward, BACKWARD)
+            self.reduce_activations(segment.block, BACKWARD)
+
+    def reduce_activations(self, block: int, phase: int) -> None:
+        """Sum the activations of a block, or their gradients, over the ranks that share it."""
+        job = self.job
+        if job.tensor_size > 1:
+            self.communicate(
+                COMPUTE, TENSOR_COMM, "all_reduce", job.tensor_elements, 2, "tensor", block, phase, self.micro
+            )
 
     def loss(self) -> None:
         """Compute the loss on the main thread."""
         self.run_kernel(COMPUTE, kernels.SOFTMAX, 90_000, "loss", self.micro)
-        if self.job.retries:
+        if self.job.reads_loss:
+            self.read_back("checked loss", self.micro)
+        if self.count_retries():
             self.retry("loss")
 
     def backward_sharded(self) -> None:
@@ -300,7 +315,7 @@ class StepProgram(OperationList):
             self.pre_backward(index, following)
             if job.blocking == "unit" and place % 2 == 0:
                 self.read_back(f"backward {unit.name}", self.micro)
-            if job.retries and place == len(order) // 2:
+            if self.count_retries() and place == len(order) // 2:
                 self.retry("backward")
             self.compute_backward(unit.segments, job.checkpointing and not job.checkpoint_regather)
             self.finish_unit()
@@ -342,7 +357,7 @@ class StepProgram(OperationList):
             self.wait_gather(index, backward=True)
             if named:
                 self.close()
-            inner = [s for s in unit.segments if 0 < s.block < len(job.blocks) - 1]
+            inner = [s for s in unit.segments if job.blocks[s.block].is_layer]
             self.compute_forward(inner, RECOMPUTE)
             self.finish_unit()
             named = self.annotate(
@@ -418,7 +433,7 @@ class StepProgram(OperationList):
             self.compute_backward(unit.segments, job.checkpointing)
             if job.blocking == "unit" and place % 2 == 0:
                 self.read_back(f"backward {unit.name}", self.micro)
-            if job.retries and place == len(self.units) // 2:
+            if self.count_retries() and place == len(self.units) // 2:
                 self.retry("backward")
             if self.micro:
                 cost = 3 * unit.params * 2 / job.gpu.memory_rate
@@ -432,7 +447,7 @@ class StepProgram(OperationList):
     def optimize(self) -> None:
         """Clip, step and, for ZeRO-1/2, gather the new parameters."""
         job = self.job
-        shard = job.params // job.shard_size
+        shard = job.params if job.engine == "ddp" else job.params // job.shard_size
         if job.clip:
             self.run_kernel(COMPUTE, kernels.LP_NORM, 4 * shard / job.gpu.memory_rate, "norm")
             self.communicate(COMPUTE, WORLD_COMM, "all_reduce", 1, 4, "norm")
@@ -449,7 +464,7 @@ class StepProgram(OperationList):
                 self.run_kernel(COMPUTE, kernels.ADAM, cost, "adam", part)
         if job.dialect.optimizer_range:
             self.close()
-        if not job.sharded_parameters:
+        if not job.sharded_parameters and job.engine != "ddp":
             self.gather_new_params()
         if job.unshard_early:
             self.unshard_first()
@@ -505,19 +520,30 @@ class StepProgram(OperationList):
             self.sync_streams(COMPUTE, GATHER)
 
     def read_back(self, what: str, number: int) -> None:
-        """Copy a scalar to the host and wait for it (`.item()`)."""
+        """Copy a scalar to the host and wait for it (`.item()`).
+
+        On a CPU rank it is there; one that is read amid a step is of something that is in flight.
+        """
         self.open("aten::item", "cpu_op")
-        self.add(MEMCPY, self.tid, COMPUTE, "DtoH", 4, 1_600, hash_key("item", what, number))
-        self.add(SYNC, self.tid, "stream", COMPUTE, "cudaStreamSynchronize")
+        if not self.job.on_cpu:
+            self.add(MEMCPY, self.tid, COMPUTE, "DtoH", 4, 1_600, hash_key("item", what, number))
+        if not self.job.on_cpu or self.job.blocking in ("unit", "micro"):
+            self.add(SYNC, self.tid, "stream", COMPUTE, "cudaStreamSynchronize")
         self.close()
+
+    def count_retries(self) -> int:
+        """Return the most calls of a rank's allocator in one place."""
+        if self.job.on_cpu:
+            return 0
+        return max(self.job.retries, *(pace.retries or 0 for pace in self.job.ranks))
 
     def retry(self, where: str) -> None:
         """Free cached blocks and allocate again: cudaFree waits for the device."""
         job = self.job
-        for number in range(job.retries):
+        for number in range(self.count_retries()):
             call = "cudaFree" if number % 2 == 0 else "cudaMalloc"
             key = hash_key("retry", where, self.micro, number)
-            self.add(RUNTIME, self.tid, call, job.retry_ns, key, number % 2 == 0)
+            self.add(RUNTIME, self.tid, call, job.retry_ns, key, number)
 
     def generate(self) -> None:
         """Decode tokens one by one: forward only, an argmax, and a copy to the host for each."""

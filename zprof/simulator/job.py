@@ -12,7 +12,9 @@ from zlib import crc32
 
 import numpy as np
 
-Engine = Literal["fsdp2", "fsdp1", "zero3", "zero2", "zero1", "inference"]
+Engine = Literal["fsdp2", "fsdp1", "zero3", "zero2", "zero1", "ddp", "inference"]
+Vendor = Literal["nvidia", "amd", "gloo"]
+VENDORS: Final[tuple[Vendor, ...]] = ("nvidia", "amd", "gloo")
 Shape = Literal["training", "healthy", "skewed", "partial", "cut", "damaged", "inference", "several_steps"]
 SHAPES: Final[tuple[Shape, ...]] = (
     "training", "healthy", "skewed", "partial", "cut", "damaged", "inference", "several_steps",
@@ -71,6 +73,11 @@ class Block:
     forward: tuple[Kernel, ...]
     backward: tuple[Kernel, ...]
 
+    @property
+    def is_layer(self) -> bool:
+        """Return True for a transformer block, which may be checkpointed, and wrapped in parts."""
+        return self.name.startswith("layers.")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
@@ -85,6 +92,8 @@ class Cluster:
     bandwidth_factor: float = 1.0
     serial_links: bool = False
     """Transfers that share a rank wait for each other (True) or split the bandwidth (False)."""
+    end_spread_ns: int = 1_500
+    """Standard deviation of a rank's end of a collective against the first end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,11 +130,22 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """Factors of one rank: GPU clock, host, and attention work (longer sequences)."""
+    """What one rank does at another pace than the others.
+
+    ``gpu``, ``host``, ``attention``: factors of the times of its kernels, its host and its attention kernels
+    (longer sequences).  ``link``: share of the link's bandwidth.  ``data_ns``: more time per step for data.
+    ``stall_ns``: a stall of the host in each step, before the forward of block ``stall_block``.
+    ``retries``: allocator retries in each place, None: those of the job.
+    """
 
     gpu: float = 1.0
     host: float = 1.0
     attention: float = 1.0
+    link: float = 1.0
+    data_ns: int = 0
+    stall_ns: int = 0
+    stall_block: int = 0
+    retries: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,6 +188,11 @@ class Dialect:
     keys_first: bool
     one_nccl_stream: bool
     first_step: int
+    vendor: Vendor = "nvidia"
+    waits: bool = True
+    """A CPU rank records for which collective its main thread waits, as zprof's recorder does."""
+    min_bytes: int = 0
+    """Pad each file with events of an idle thread to about that many bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,6 +243,8 @@ class Job:
     blocking: Literal["none", "step", "micro", "unit"] = "none"
     data_ns: int = 200_000
     batch_copy_ns: int = 24_000
+    reads_loss: bool = False
+    """The program reads the loss before the backward, to stop if it is not finite."""
     unshard_early: bool = False
     quick_data_ns: int = 120_000
     offload_ns_per_param: float = 0.0
@@ -227,6 +254,21 @@ class Job:
     # inference
     tokens: int = 4
     tensor_parallel: bool = False
+    # tensor parallelism in training
+    tensor_size: int = 1
+    """Ranks that share each block; innermost in the order of ranks."""
+    tensor_elements: int = 4 * 1024 * 1024
+    """Elements of each all-reduce of activations."""
+
+    @property
+    def on_cpu(self) -> bool:
+        """Return True if ranks compute on processors and communicate over gloo."""
+        return self.dialect.vendor == "gloo"
+
+    @property
+    def replicas(self) -> int:
+        """Return how many copies of the sharded parameters there are."""
+        return self.world // (self.shard_size * self.tensor_size)
 
     @property
     def params(self) -> int:
@@ -241,7 +283,7 @@ class Job:
     @property
     def spans_nodes(self) -> bool:
         """Return True if a shard group crosses a node boundary."""
-        return self.shard_size > self.cluster.ranks_per_node
+        return self.shard_size * self.tensor_size > self.cluster.ranks_per_node
 
     def estimate_compute_ns(self) -> int:
         """Return the compute time of a step on a quiet GPU, without launches and communication."""

@@ -8,11 +8,12 @@ rank has arrived, and ends on all ranks about together. Times are integer nanose
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 
-from zprof.simulator import operations as p
 from zprof.simulator.host_program import StepProgram
 from zprof.simulator.job import NORMALS, Job, mix
+from zprof.simulator.operations import find_group, list_members
 from zprof.simulator.state import Collective, Event, Rank, Schedule, Stream, Task
 
 
@@ -212,6 +213,7 @@ class Machine:
         members = len(operation.members)
         bus = cluster.inter_bus if self.spans_nodes(operation) else cluster.intra_bus
         bus = min(bus, cluster.intra_bus) * cluster.bandwidth_factor
+        bus *= min(self.job.ranks[member].link for member in operation.members)
         jitter = 1 + 0.015 * NORMALS[(operation.key >> 12) & 4095]
         operation.left = operation.bytes * (members - 1) / members / bus * max(0.9, jitter)
         operation.since = now
@@ -225,12 +227,11 @@ class Machine:
 
     def replan_transfers(self, now: int) -> None:
         """Recompute rates and ends of all transfers: those that share a rank share its link."""
+        loads = Counter(rank for operation in self.transfers for rank in operation.members)
         for operation in self.transfers:
             operation.left = max(0.0, operation.left - (now - operation.since) * operation.rate)
             operation.since = now
-            load = 1
-            for rank in operation.members:
-                load = max(load, sum(rank in other.members for other in self.transfers))
+            load = max(loads[rank] for rank in operation.members)
             operation.rate = 1.0 / load
             operation.version += 1
             self.at(now + int(operation.left * load), self.transfer_end(operation, operation.version))
@@ -250,7 +251,7 @@ class Machine:
         operation.end = now
         self.transfers.remove(operation)
         for member, task in operation.tasks.items():
-            spread = int(1_500 * abs(NORMALS[mix(operation.key, member) & 4095]))
+            spread = int(self.job.cluster.end_spread_ns * abs(NORMALS[mix(operation.key, member) & 4095]))
             self.at(now + spread, self.leave_collective(task))
         waiting, self.link_queue = self.link_queue, []
         for other in waiting:
@@ -280,19 +281,12 @@ class Machine:
     def join_collective(self, rank: Rank, comm: int, key: int) -> Collective:
         """Return the operation that a rank's next call on a communicator belongs to."""
         job = self.job
-        if comm == p.SHARD_COMM:
-            group = rank.index // job.shard_size
-            members = tuple(range(group * job.shard_size, (group + 1) * job.shard_size))
-        elif comm == p.REPLICA_COMM:
-            group = rank.index % job.shard_size
-            members = tuple(range(group, job.world, job.shard_size))
-        else:
-            group, members = 0, tuple(range(job.world))
+        group = find_group(job, comm, rank.index)
         number = rank.sequence.get(comm, 0)
         rank.sequence[comm] = number + 1
         place = (comm, group, number)
         operation = self.operations.get(place)
         if operation is None:
-            operation = self.operations[place] = Collective(members)
+            operation = self.operations[place] = Collective(tuple(list_members(job, comm, group)), number)
             operation.key = mix(mix(mix(job.key, key), comm * 64 + group), key)
         return operation

@@ -8,16 +8,42 @@ from typing import Final
 
 from zprof.simulator.job import Block, Job, Kernel, hash_key
 
-CPU, LAUNCH, COLLECTIVE, RECORD, WAIT, SYNC, BEGIN, END, MEMCPY, RUNTIME, POINT, STEP_END = range(12)
+CPU, LAUNCH, COLLECTIVE, RECORD, WAIT, SYNC, BEGIN, END, MEMCPY, RUNTIME, POINT = range(11)
 MAIN, AUTOGRAD = 0, 1
-COMPUTE, COPY_IN, GATHER, REDUCE, REPLICA, WORLD, NCCL_SHARD = range(7)
-SHARD_COMM, REPLICA_COMM, WORLD_COMM = range(3)
+COMPUTE, COPY_IN, GATHER, REDUCE, REPLICA, WORLD, NCCL_SHARD, TENSOR = range(8)
+SHARD_COMM, REPLICA_COMM, WORLD_COMM, TENSOR_COMM = range(4)
+DATA_POINT = -1
+"""The point of a program at which a rank may wait longer for its data."""
 FORWARD, BACKWARD, RECOMPUTE = range(3)
 
 Op = tuple[int | str | bool, ...]
 _RAW_NAMES: Final = {
     "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base", "all_reduce": "allreduce",
 }  # fmt: skip
+
+
+def find_group(job: Job, comm: int, rank: int) -> int:
+    """Return the number of a rank's group among those of a communicator.
+
+    The ranks that share a block are innermost, then the shards, then the replicas.
+    """
+    tensor, outer = job.tensor_size, job.tensor_size * job.shard_size
+    if comm == SHARD_COMM:
+        return rank // outer * tensor + rank % tensor
+    if comm == REPLICA_COMM:
+        return rank % outer
+    return rank // tensor if comm == TENSOR_COMM else 0
+
+
+def list_members(job: Job, comm: int, group: int) -> range:
+    """Return the ranks of a group."""
+    tensor, outer = job.tensor_size, job.tensor_size * job.shard_size
+    if comm == SHARD_COMM:
+        first = group // tensor * outer + group % tensor
+        return range(first, first + outer, tensor)
+    if comm == REPLICA_COMM:
+        return range(group, job.world, outer)
+    return range(group * tensor, (group + 1) * tensor) if comm == TENSOR_COMM else range(job.world)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +72,7 @@ def wrap_units(job: Job) -> list[Unit]:
         return [Unit("", job.params, tuple(whole), root=True)]
     units: list[Unit] = []
     for index, block in enumerate(job.blocks):
-        if job.wrapping == "block" or index in (0, len(job.blocks) - 1):
+        if job.wrapping == "block" or not block.is_layer:
             units.append(Unit(block.name, block.params, (whole[index],)))
         else:
             units += _split_block(job, index, block)
@@ -145,12 +171,13 @@ class OperationList:
         if comm == WORLD_COMM and job.shard_size == job.world:
             comm = SHARD_COMM  # the default process group is the shard group
         if job.dialect.one_nccl_stream and comm != REPLICA_COMM:
-            stream = NCCL_SHARD if comm == SHARD_COMM else WORLD
+            stream = {SHARD_COMM: NCCL_SHARD, TENSOR_COMM: TENSOR}.get(comm, WORLD)
             self.sync_streams(stream, caller)
         members = {
             SHARD_COMM: job.shard_size,
-            REPLICA_COMM: job.world // job.shard_size,
+            REPLICA_COMM: job.replicas,
             WORLD_COMM: job.world,
+            TENSOR_COMM: job.tensor_size,
         }[comm]
         shard = -(-nelems // members)
         sent = shard if operation == "all_gather" else shard * members

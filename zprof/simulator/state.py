@@ -61,12 +61,13 @@ class Collective:
     """One operation of a communicator, over all its members."""
 
     __slots__ = (
-        "active", "arrived", "bytes", "end", "entered", "key", "left", "members", "rate", "since", "start",
-        "tasks", "version",
+        "active", "arrived", "bytes", "end", "entered", "key", "left", "members", "number", "rate", "since",
+        "start", "tasks", "version",
     )  # fmt: skip
 
-    def __init__(self, members: tuple[int, ...]) -> None:
+    def __init__(self, members: tuple[int, ...], number: int) -> None:
         self.members = members
+        self.number = number
         self.tasks: dict[int, Task] = {}
         self.entered = 0
         self.arrived = 0
@@ -84,7 +85,7 @@ class Rank:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.streams = [Stream(self, name) for name in range(7)]
+        self.streams = [Stream(self, name) for name in range(8)]
         self.events: dict[int, Event] = {}
         self.in_flight = 0
         self.slot_waiter: Callable[[int], None] | None = None

@@ -11,8 +11,8 @@ import pytest
 
 from zprof.simulator.faults import draw_candidate, remove
 from zprof.simulator.ground_truth import draw_job, gain_ns, write_job
-from zprof.simulator.host import run_job
 from zprof.simulator.job import CAUSES, Job
+from zprof.simulator.run import run_job
 
 
 def read_traces(folder: Path) -> list[dict[str, Any]]:

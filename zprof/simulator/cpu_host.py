@@ -1,0 +1,80 @@
+"""Execute ranks without a device: the main thread computes, a thread per group runs gloo's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final
+
+from zprof.simulator import operations as p
+from zprof.simulator.host import Host, name_operator
+from zprof.simulator.job import mix
+from zprof.simulator.state import Event, Task
+
+_WAKE_NS: Final = 30_000
+"""From the end of a collective until the main thread goes on."""
+_NO_WAIT_NS: Final = 2_000
+"""A wait that returns at once."""
+
+
+class CpuHost(Host):
+    """A rank whose main thread does what elsewhere a device's compute stream does."""
+
+    def launch_kernel(self, op: p.Op) -> Generator[Event]:
+        """Compute on the main thread; its time outside of operators is Python's."""
+        _, tid, _, kind, ns, key = op
+        assert isinstance(key, int)
+        assert isinstance(ns, int)
+        assert isinstance(kind, int)
+        h = mix(self.state, key)
+        self.now += self.python_ns(int(tid), h) + self.machine.job.host.launch_ns
+        task = Task("kernel", kind, None, self.now, self.work_ns(kind, ns, key, h))
+        yield from self.run_here(task)
+        names = dict.fromkeys(
+            (name_operator(kind, key), name_operator(kind, 0))
+        )  # an autograd node, and in it
+        for name in names:
+            self.row("cpu_op", name, int(tid), task.start, 0)
+
+    def run_here(self, task: Task) -> Generator[Event]:
+        """Do some work on the main thread, which goes on when it is done."""
+        self.external += 1
+        self.launch_task(p.COMPUTE, task)
+        yield from self.await_events(self.mark_streams([p.COMPUTE]))
+
+    def await_event(self, op: p.Op) -> Generator[Event] | None:
+        """Let a worker, or the main thread itself, wait for an event."""
+        _, stream, key = op
+        assert isinstance(key, int)
+        event = self.rank.events.pop(key, None) if stream == p.COMPUTE else None
+        return super().await_event(op) if stream != p.COMPUTE else self.block([event] if event else [])
+
+    def block(self, events: list[Event]) -> Generator[Event]:
+        """Wait on the main thread, as `Work.wait` does."""
+        begin = self.now
+        if not events:
+            return
+        if all(event.done and event.time <= self.now for event in events):
+            self.now += _NO_WAIT_NS
+        else:
+            yield from self.await_events(events)
+            self.now += _WAKE_NS
+        self.external += 1
+        self.row("wait", "zprof::wait", p.MAIN, begin, 0)
+
+    def read_result(self, op: p.Op) -> Generator[Event]:
+        """Wait for all that is in flight: on a processor, that is what a value read back may depend on."""
+        return self.block(self.mark_streams([s.name for s in self.rank.streams if s.name != p.COMPUTE]))
+
+    def copy_memory(self, op: p.Op) -> Generator[Event] | None:
+        """Copy a shard to or from slower memory, on the main thread."""
+        _, _, _, direction, size, ns, _ = op
+        assert isinstance(ns, int)
+        task = Task("memcpy", 0, None, self.now, ns)
+        task.info = (str(direction), int(size))
+        return self.copy_here(task)
+
+    def copy_here(self, task: Task) -> Generator[Event]:
+        """Run a copy and record its range."""
+        yield from self.run_here(task)
+        name = f"zprof::copy shard unit=model bytes={task.info[1]}"
+        self.row("user_annotation", name, p.MAIN, task.start, 0)
