@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from zprof.base.errors import BadInput
 from zprof.base.suggestions import make_missing_error, suggest_names
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import (
     FLIGHT_RECORDER,
@@ -120,13 +121,13 @@ class Run:
             for gap in manifest.gaps
         ]
         absent = [rank for rank in range(self.manifest.world_size) if rank not in self.rank_manifests]
-        gaps += (
-            map(self._make_missing_gap, absent)
-            if self.manifest.source == "recording"
-            else self._make_import_gap(absent)
-        )
+        is_of_logs = not self.rank_manifests and self.manifest.source == FLIGHT_RECORDER
+        if self.manifest.source == "recording":
+            gaps += map(self._make_rank_gap, absent)
+        elif absent and not is_of_logs:
+            gaps.append(make_gap("ranks_not_imported", missing=len(absent), ranks=self.manifest.world_size))
         gaps += [
-            self._make_cut_short_gap(rank) for rank, m in self.rank_manifests.items() if m.status == "partial"
+            self._make_rank_gap(rank) for rank, m in self.rank_manifests.items() if m.status == "partial"
         ]
         return (*gaps, *self._make_columns_gap())
 
@@ -207,47 +208,19 @@ class Run:
         check_rank_facts(manifest, rank, rank_folder(self.path, rank) / RANK_NAME)
         return manifest if manifest.run_id == self.manifest.run_id else None
 
-    def _make_import_gap(self, absent: Sequence[int]) -> list[Gap]:
-        """Return one gap for all ranks without an imported file."""
-        reason = f"no files were given for {len(absent)} of {self.manifest.world_size} ranks"
-        gap = Gap(
-            kind=GapKind.FILE,
-            what="ranks missing",
-            reason=reason,
-            remedy="import the files of all ranks together",
-        )
-        is_of_logs = not self.rank_manifests and self.manifest.source == FLIGHT_RECORDER
-        return [gap] if absent and not is_of_logs else []
-
-    def _make_missing_gap(self, rank: int) -> Gap:
-        if self._read_rank(rank) is None:
-            reason, detail = "this rank wrote no data", ""
-        else:
-            last = self.last_step(rank)
-            when = "before its first step" if last is None else f"after step {last}"
-            detail = f"killed, or still running, {when}"
-            reason = f"the rank was killed or is still running: its recording ends {when}"
-        return Gap(
-            kind=GapKind.RANK_MISSING,
-            what="rank missing",
-            rank=rank,
-            detail=detail,
-            reason=reason,
-            remedy="check this rank's log; record again with all ranks running",
-        )
-
-    def _make_cut_short_gap(self, rank: int) -> Gap:
+    def _make_rank_gap(self, rank: int) -> Gap:
+        """Return the gap of a rank that is missing, or whose recording is cut short."""
+        is_loaded = rank in self.rank_manifests
+        if not is_loaded and self._read_rank(rank) is None:
+            return make_gap("rank_without_data", rank=rank)
         last = self.last_step(rank)
-        return Gap(
-            kind=GapKind.RANK_CUT_SHORT,
-            what="rank cut short",
-            rank=rank,
-            step=None if last is None else last + 1,
-            detail="killed, or still running",
-            reason="the rank was killed or is still running: its recording ends "
-            + ("before its first step" if last is None else f"after step {last}"),
-            remedy="check this rank's log; the data written before is used",
-        )
+        if is_loaded:
+            key = "rank_cut_short_before_steps" if last is None else "rank_cut_short_after_step"
+            step, detail = None if last is None else last + 1, "killed, or still running"
+            return make_gap(key, rank=rank, step=step, detail=detail, last=last)
+        when = "before its first step" if last is None else f"after step {last}"
+        key = "rank_missing_before_steps" if last is None else "rank_missing_after_step"
+        return make_gap(key, rank=rank, detail=f"killed, or still running, {when}", last=last)
 
     def _make_columns_gap(self) -> list[Gap]:
         """Return one gap for all optional columns that tables lack: what they hold is unknown."""
@@ -264,15 +237,18 @@ class Run:
                 missing += [f"{name}.{column}" for column in list_missing_columns(parts or [path], name)]
             ranks += [rank] if missing else []
             columns |= dict.fromkeys(missing)
-        reason = f"the files of {len(ranks)} of {len(self.ranks)} ranks lack {', '.join(columns)}"
-        gap = Gap(
-            kind=GapKind.RECORDING,
-            what="columns missing",
-            rank=ranks[0] if len(ranks) == 1 else None,
-            reason=reason,
-            remedy="record again with this version of zprof",
-        )
-        return [gap] if ranks else []
+        if not ranks:
+            return []
+        only = ranks[0] if len(ranks) == 1 else None
+        return [
+            make_gap(
+                "columns_missing",
+                rank=only,
+                affected=len(ranks),
+                ranks=len(self.ranks),
+                columns=list(columns),
+            )
+        ]
 
     def _list_parts(self, rank: int, name: str) -> tuple[TablePart, ...]:
         """Return the parts of a table whose window had not ended; empty for a complete table."""

@@ -23,7 +23,6 @@ from msgspec import Meta, Struct
 
 from zprof.base.errors import BadInput
 from zprof.collectors.read.flight_recorder.entries import (
-    DUMP_AGAIN,
     Columns,
     make_damaged_error,
     read_entries,
@@ -37,7 +36,8 @@ from zprof.collectors.read.snapshot.columns import (
     nullable_integers,
 )
 from zprof.collectors.read.snapshot.stacks import StackTable
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 
 _MAX_STACK_ROWS = 5_000_000
 _MAJOR_VERSION = "2"
@@ -119,13 +119,7 @@ def convert_dump(data: object) -> FlightTables:
 def _check_version(version: object, gaps: list[Gap]) -> None:
     if type(version) is not str or version.split(".")[0] != _MAJOR_VERSION:
         said = format_name(version) if type(version) is str else "missing"
-        gaps.append(
-            _make_gap(
-                "version of the dump",
-                f"it is {said}, and only {_MAJOR_VERSION}.x is known",
-                "check the operations against the program",
-            )
-        )
+        gaps.append(make_gap("dump_version_unknown", version=said, known=_MAJOR_VERSION))
 
 
 def _number_stacks(frames: Sequence[object], gaps: list[Gap]) -> tuple[Integers, StackTable]:
@@ -143,13 +137,7 @@ def _number_stacks(frames: Sequence[object], gaps: list[Gap]) -> tuple[Integers,
             numbers[index] = stacks.numbers([stack], "an entry")[0]
         except BadInput:
             wrong += 1
-    gaps.append(
-        _make_gap(
-            "stacks of the flight recorder",
-            f"{wrong} of {len(frames)} stacks are not in torch's format or exceed the limits",
-            DUMP_AGAIN,
-        )
-    )
+    gaps.append(make_gap("dump_stacks_damaged", damaged=wrong, stacks=len(frames)))
     return numbers, stacks
 
 
@@ -222,10 +210,6 @@ def _fill_unknown(values: Sequence[int | None]) -> Sequence[int | None]:
     if unknown == len(values):
         return [_UNKNOWN] * unknown
     return [_UNKNOWN if value is None else value for value in values] if unknown else values
-
-
-def _make_gap(what: str, reason: str, remedy: str) -> Gap:
-    return Gap(kind=GapKind.FILE, what=what, reason=reason, remedy=remedy)
 
 
 class GroupRow(Struct, frozen=True, kw_only=True):
@@ -380,33 +364,18 @@ def _pair_numbers(
         ordered = dict(zip(sorted(names, key=int), sorted(numbers), strict=True))
     contradictions = [name for name, number in known.items() if ordered.get(name, number) != number]
     if ambiguous or contradictions:
-        listed = ", ".join(format_name(name) for name in [*sorted(ambiguous), *contradictions][:_MAX_LISTED])
-        reason = f"the numbers of the groups do not fit their names in the entries ({listed})"
-        gaps.append(_make_progress_gap(reason))
+        shown = [*sorted(ambiguous), *contradictions][:_MAX_LISTED]
+        gaps.append(make_gap("dump_groups_contradict", groups=[format_name(name) for name in shown]))
         return known
     pairs = ordered | known
     unpaired = [name for name in names if name not in pairs]
     if unpaired and numbers:
-        listed = ", ".join(map(format_name, unpaired[:_MAX_LISTED]))
-        reason = (
-            f"it has {len(names)} names and {len(numbers)} numbers of groups, which do not pair ({listed})"
-        )
-        gaps.append(_make_progress_gap(reason))
+        shown = [format_name(name) for name in unpaired[:_MAX_LISTED]]
+        gaps.append(make_gap("dump_groups_unpaired", names=len(names), numbers=len(numbers), groups=shown))
     return pairs
-
-
-def _make_progress_gap(reason: str) -> Gap:
-    return Gap(kind=GapKind.FILE, what="progress of process groups", reason=reason, remedy=_DUMP_AGAIN)
 
 
 def _add_gap(wrong: Sequence[str], key: str, gaps: list[Gap]) -> None:
     if wrong:
-        more = ", ..." if len(wrong) > _MAX_LISTED else ""
-        gaps.append(
-            Gap(
-                kind=GapKind.FILE,
-                what=f"process groups ({key})",
-                reason=f"not in torch's format: {', '.join(wrong[:_MAX_LISTED])}{more}",
-                remedy=_DUMP_AGAIN,
-            )
-        )
+        more = ["..."] if len(wrong) > _MAX_LISTED else []
+        gaps.append(make_gap("dump_groups_damaged", key=key, damaged=[*wrong[:_MAX_LISTED], *more]))

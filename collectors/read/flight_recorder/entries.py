@@ -15,7 +15,8 @@ from msgspec.structs import FieldInfo, fields
 from zprof.base.errors import BadInput
 from zprof.collectors.read.pickle_sandbox import format_name
 from zprof.collectors.read.snapshot.columns import read_column
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 
 DUMP_AGAIN = "dump the flight recorder again; if it fails again, please report it"
 #: torch's default is 2,000 entries.
@@ -108,7 +109,7 @@ def read_entries(value: object, gaps: list[Gap]) -> tuple[Columns, int | None]:
     except (msgspec.ValidationError, UnicodeError, RecursionError):
         columns = _split_entries(_read_valid_entries(rows, gaps))
     if value is None:
-        gaps.append(_make_entries_gap("entries is null"))
+        gaps.append(make_gap("dump_without_entries"))
         return columns, None
     numbers = columns["record_id"]
     if None not in numbers and list(numbers) != sorted(numbers):
@@ -164,12 +165,5 @@ def _read_valid_entries(rows: Sequence[object], gaps: list[Gap]) -> list[_Entry]
         except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
             reasons.append(format_name(str(error)))
     examples = "; ".join(list(dict.fromkeys(reasons))[:_MAX_LISTED])
-    gaps.append(
-        _make_entries_gap(f"{len(reasons)} of {len(rows)} entries are not in torch's format ({examples})")
-    )
+    gaps.append(make_gap("dump_entries_damaged", damaged=len(reasons), entries=len(rows), examples=examples))
     return entries
-
-
-def _make_entries_gap(reason: str) -> Gap:
-    what = "operations of the flight recorder"
-    return Gap(kind=GapKind.FILE, what=what, reason=reason, remedy=DUMP_AGAIN)

@@ -26,7 +26,7 @@ from zprof.collectors.read.imports.options import ImportOptions, ImportProgress,
 from zprof.collectors.read.imports.sources import LOG_HINT
 from zprof.collectors.read.imports.trace_worker import Refusal
 from zprof.collectors.read.imports.traces import make_refusal_gaps, make_unusable_error
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
 from zprof.model.training import TrainingFacts
 from zprof.process.workers import count_usable_processors
 from zprof.run.files import open_plain, write_atomically
@@ -38,7 +38,6 @@ _GZIP = b"\x1f\x8b"
 #: A process that reads dumps takes as long to start as about this many files of 2,000 entries take to read.
 _FILES_PER_WORKER = 8
 _DEVICES = {"nccl": "cuda"}
-_NAME_RANKS = "put the rank at the end of each file's name, as PyTorch does"
 #: A log as torchrun --log-dir writes it: the folder is the rank on its node.
 _TORCHRUN_LOG = re.compile(r"attempt_\d{1,6}/(\d{1,6})/(?:stdout|stderr)\.log")
 _NO_EVIDENCE = "no line about a stuck collective"
@@ -173,16 +172,11 @@ def _make_manifest(
         backends["nccl"] += 1  # gloo logs nothing but its connections
     backend = backends.most_common(1)[0][0] if backends else "unknown"
     in_logs = [*evidence.speakers, *(lines.rank for lines in evidence.lines if lines.rank is not None)]
-    reasons = {
-        f"{evidence.unread} lines look like evidence of a hang, and are cut or in no known form": (
-            evidence.unread,
-            "pass the file itself, not a copy of what a terminal showed",
-        ),
-        f"of {evidence.skipped} logs only the start and the end were read: they are very long": (
-            evidence.skipped,
-            "pass what the ranks wrote in the minutes before the job ended",
-        ),
-    }
+    gaps = [make_gap("dump_rank_unknown", note=note) for note in notes] + make_refusal_gaps(refused)
+    if evidence.unread:
+        gaps.append(make_gap("log_lines_unread", lines=evidence.unread))
+    if evidence.skipped:
+        gaps.append(make_gap("logs_skipped", logs=evidence.skipped))
     return RunManifest(
         zprof_version=__version__,
         created_ns=time.time_ns(),
@@ -197,15 +191,7 @@ def _make_manifest(
         training=TrainingFacts(),
         run_id=f"import-{time.time_ns()}",
         source=FLIGHT_RECORDER,
-        gaps=(
-            *map(_make_rank_gap, notes),
-            *make_refusal_gaps(refused),
-            *[
-                Gap(kind=GapKind.FILE, what="lines of the logs", reason=reason, remedy=remedy)
-                for reason, (count, remedy) in reasons.items()
-                if count
-            ],
-        ),
+        gaps=tuple(gaps),
     )
 
 
@@ -214,10 +200,8 @@ def _make_rank_manifest(
 ) -> RankManifest:
     gaps = [replace(gap, rank=file.rank) for gap in answer.gaps]
     if not answer.fits_name:
-        reason = "the rank in the name of its file is not in all process groups of the dump"
-        if answer.only_rank is not None:
-            reason = f"{reason}: rank {answer.only_rank} is"
-        gaps.append(_make_rank_gap(reason, rank=file.rank))
+        key = "dump_rank_contradicted" if answer.only_rank is None else "dump_of_other_rank"
+        gaps.append(make_gap(key, rank=file.rank, only=answer.only_rank))
     return RankManifest(
         rank=file.rank,
         status="complete",
@@ -228,7 +212,3 @@ def _make_rank_manifest(
         saved_ns=saved_ns,
         entries_left_out=answer.entries_left_out,
     )
-
-
-def _make_rank_gap(note: str, rank: int | None = None) -> Gap:
-    return Gap(kind=GapKind.FILE, what="ranks of the dumps", reason=note, remedy=_NAME_RANKS, rank=rank)

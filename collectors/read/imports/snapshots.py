@@ -15,7 +15,7 @@ from zprof.collectors.read.imports.options import ImportProgress, Written
 from zprof.collectors.read.imports.trace_worker import Refusal
 from zprof.collectors.read.imports.traces import make_refusal_gaps, make_unusable_error
 from zprof.collectors.read.snapshot.reader import SnapshotReaderKilled, read_snapshot
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
 from zprof.model.training import TrainingFacts
 from zprof.process.workers import count_usable_processors
 from zprof.run.files import write_atomically
@@ -141,13 +141,5 @@ def _make_manifest(files: Sequence[RankedFile], notes: Sequence[str]) -> RunMani
         training=TrainingFacts(),
         run_id=f"import-{time.time_ns()}",
         source="snapshot",
-        gaps=tuple(
-            Gap(
-                kind=GapKind.FILE,
-                what="ranks of the snapshots",
-                reason=note,
-                remedy="put rank0, rank1, ... into the file names",
-            )
-            for note in notes
-        ),
+        gaps=tuple(make_gap("snapshot_rank_guessed", note=note) for note in notes),
     )

@@ -18,7 +18,7 @@ from zprof.collectors.read.kineto.convert import (
 from zprof.collectors.read.kineto.device.unknown_lanes import detect_device, find_unknown_lanes
 from zprof.collectors.read.kineto.reading.reader import read_trace
 from zprof.collectors.read.kineto.steps import mark_steps
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
 from zprof.run.writer import write_provisional
 from zprof.version import __version__
 
@@ -48,6 +48,8 @@ def write_trace_tables(job: TraceJob, on_bytes: Callable[[int], None]) -> RankFa
             files = {name: write_provisional(folder, name, columns) for name, columns in small_tables.items()}
             files = {"events": events.result(), **files}
         header, lanes = trace.header, find_unknown_lanes(trace)
+        # The analysis measures no time of a rank with this gap.
+        lane_gaps = [make_gap("device_not_understood", lanes=_name_lanes(lanes))] if lanes else []
         return RankFacts(
             version=__version__,
             rank=header.rank,
@@ -58,7 +60,7 @@ def write_trace_tables(job: TraceJob, on_bytes: Callable[[int], None]) -> RankFa
             files=files,
             steps=steps.numbers,
             collectives=files["collectives"].rows,
-            gaps=(*_list_lane_gaps(lanes), *list_read_gaps(trace.report), *steps.gaps, *gaps)[:_MAX_GAPS],
+            gaps=(*lane_gaps, *list_read_gaps(trace.report), *steps.gaps, *gaps)[:_MAX_GAPS],
         )
     except BadInput as error:
         return Refusal(reason=error.message.removeprefix(f"{job.path}: "), hint=error.hint)
@@ -67,22 +69,9 @@ def write_trace_tables(job: TraceJob, on_bytes: Callable[[int], None]) -> RankFa
         return Refusal(reason=reason, hint="use fewer --workers", is_permanent=False)
 
 
-def _list_lane_gaps(lanes: Sequence[tuple[str, int]]) -> list[Gap]:
-    """Return the gap of a device that is not understood; the analysis measures no time of such a rank."""
-    if not lanes:
-        return []
-    named = [f"{_shorten(name)} ({events} events)" for name, events in lanes[:_MAX_LANES]]
-    more = [f"{len(lanes) - _MAX_LANES} more"] if len(lanes) > _MAX_LANES else []
-    return [
-        Gap(
-            kind=GapKind.UNKNOWN_DEVICE,
-            what="time of the device",
-            reason=f"lanes of an accelerator that zprof does not understand: {', '.join(named + more)}; "
-            "the host's time is not the device's, so no time was measured",
-            remedy="read times in the viewer of the accelerator's vendor; zprof measures traces whose device "
-            "work has the category kernel (CUDA, ROCm, XPU)",
-        )
-    ]
+def _name_lanes(lanes: Sequence[tuple[str, int]]) -> list[str]:
+    names = [f"{_shorten(name)} ({events} events)" for name, events in lanes[:_MAX_LANES]]
+    return [*names, f"{len(lanes) - _MAX_LANES} more"] if len(lanes) > _MAX_LANES else names
 
 
 def _shorten(text: str) -> str:

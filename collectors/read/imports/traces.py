@@ -36,7 +36,8 @@ from zprof.collectors.read.imports.trace_worker import (
     count_read_bytes,
     import_trace,
 )
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 from zprof.process.memory_limit import read_memory_limit
 from zprof.process.workers import can_fork, count_usable_processors
@@ -125,7 +126,11 @@ def make_run_manifest(
         training=TrainingFacts(),
         run_id=f"import-{time.time_ns()}",
         source="trace",
-        gaps=(*map(_make_guess_gap, notes), *size_gaps, *make_refusal_gaps(refused)),
+        gaps=(
+            *(make_gap("trace_rank_guessed", note=note) for note in notes),
+            *size_gaps,
+            *make_refusal_gaps(refused),
+        ),
     )
 
 
@@ -136,40 +141,25 @@ def _find_world_size(reads: Mapping[int, ReadFile]) -> tuple[int, list[Gap]]:
     if stated is not None and stated >= min_size:
         return stated, []
     if stated is not None:
-        reason = f"the traces state a world size of {stated}, but one of them is from rank {min_size - 1}"
-    elif len(reads) == 1 and not any(read.facts.collectives for read in reads.values()):
+        return min_size, [make_gap("world_size_contradicted", stated=stated, last=min_size - 1)]
+    if len(reads) == 1 and not any(read.facts.collectives for read in reads.values()):
         return min_size, []  # a single rank without collectives
-    else:
-        reason = f"no trace states the world size: assuming {min_size} ranks from the highest rank"
-    remedy = "export traces after init_process_group and before destroy_process_group, to include it"
-    return min_size, [Gap(kind=GapKind.FILE, what="world size", reason=reason, remedy=remedy)]
-
-
-def _make_guess_gap(note: str) -> Gap:
-    return Gap(
-        kind=GapKind.FILE,
-        what="ranks of the files",
-        reason=note,
-        remedy="put rank0, rank1, ... into the file names",
-    )
+    return min_size, [make_gap("world_size_unknown", assumed=min_size)]
 
 
 def make_refusal_gaps(refused: Mapping[Path, Refusal]) -> list[Gap]:
     """Return a gap for each refused file, up to a limit."""
     gaps = [
-        Gap(
-            kind=GapKind.FILE,
-            what="file not imported",
-            reason=f"{shorten(printable(path.name), 100)}: {refusal.reason}",
-            remedy=refusal.hint or "copy the file again",
+        make_gap(
+            "file_refused" if refusal.hint else "file_refused_without_hint",
+            file=shorten(printable(path.name), 100),
+            reason=refusal.reason,
+            hint=refusal.hint,
         )
         for path, refusal in list(refused.items())[:_MAX_REFUSAL_GAPS]
     ]
     if len(refused) > _MAX_REFUSAL_GAPS:
-        reason = f"{len(refused) - _MAX_REFUSAL_GAPS} more files were not imported"
-        gaps.append(
-            Gap(kind=GapKind.FILE, what="file not imported", reason=reason, remedy="copy the files again")
-        )
+        gaps.append(make_gap("files_refused", files=len(refused) - _MAX_REFUSAL_GAPS))
     return gaps
 
 

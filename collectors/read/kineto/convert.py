@@ -28,7 +28,8 @@ from zprof.collectors.read.kineto.gloo.rows import make_gloo_rows
 from zprof.collectors.read.kineto.process_groups import GroupResolver
 from zprof.collectors.read.kineto.trace import ABSENT, Int64s, ReadReport, TextColumn, Trace
 from zprof.model.collectives import CollectiveKind
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.run.arrow_arrays import make_array, make_masked, make_texts
 from zprof.run.ranges import RangeVerb
 
@@ -92,37 +93,17 @@ class SequenceNumbers:
 
 def list_read_gaps(report: ReadReport) -> list[Gap]:
     """Return a gap for each kind of damage found while reading a trace."""
-    total_text = f"of {report.events} events"
-    counts = (
-        (report.repaired, f"{report.repaired} {total_text} were not valid JSON and were repaired"),
-        (report.dropped, f"{report.dropped} {total_text} could not be read and were dropped"),
-        (
-            report.without_time,
-            f"{report.without_time} {total_text} have an invalid time (ts or dur is missing, negative, not a "
-            "number or out of range, or both are 0) and were dropped; their time is not counted",
-        ),
-        (
-            report.without_name,
-            f"{report.without_name} {total_text} lack a valid name, cat or ph",
-        ),
-        (
-            report.dropped_names + report.dropped_arguments,
-            f"{report.dropped_names + report.dropped_arguments} {total_text} have names or arguments that "
-            "exceed the size limits; these were dropped",
-        ),
-    )
-    reasons = [(reason, COPY_AGAIN) for count, reason in counts if count]
-    if report.cut_short:
-        reasons.insert(0, ("the file is truncated; the events before the end are used", COPY_AGAIN))
-    if report.trailing_bytes:
-        reason = f"{report.trailing_bytes} trailing bytes after the gzip stream were ignored"
-        reasons.insert(0, (reason, COPY_AGAIN))
-    if report.resolution_ns > 1:
-        remedy = "record with torch 2.4 or newer, which writes nanoseconds"
-        reasons.append((f"its timestamps have a resolution of {report.resolution_ns} ns", remedy))
-    return [
-        Gap(kind=GapKind.FILE, what="trace file", reason=reason, remedy=remedy) for reason, remedy in reasons
-    ]
+    counts = {
+        "trace_trailing_bytes": report.trailing_bytes,
+        "trace_cut_short": report.cut_short,
+        "trace_repaired": report.repaired,
+        "trace_dropped": report.dropped,
+        "trace_without_time": report.without_time,
+        "trace_without_name": report.without_name,
+        "trace_names_dropped": report.dropped_names + report.dropped_arguments,
+        "trace_resolution": report.resolution_ns if report.resolution_ns > 1 else 0,
+    }
+    return [make_gap(key, count=count, events=report.events) for key, count in counts.items() if count]
 
 
 def _key_by_group_name(
@@ -222,12 +203,4 @@ def make_range_rows(
                 method=BY_COMM_RANGE,
             )
         )
-    if not incomplete:
-        return rows, []
-    gap = Gap(
-        kind=GapKind.COLLECTIVES,
-        what="ranges of collectives",
-        reason=f"{incomplete} ::comm ranges lack kind, pg, seq or bytes",
-        remedy="write them as described in docs/recording.md",
-    )
-    return rows, [gap]
+    return rows, [make_gap("ranges_incomplete", ranges=incomplete)] if incomplete else []

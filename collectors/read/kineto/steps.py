@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from zprof.base.formatting import shorten
 from zprof.collectors.read.kineto.trace import ABSENT, Int64s, Trace
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 
 WHOLE_TRACE, BY_OPTIMIZER = "whole trace", "Optimizer.step"
 #: torch's name of a step, and a common name in training loops; the first one that is present is used.
@@ -36,8 +37,6 @@ _MAX_TEXT = 80
 _BOOKKEEPING = frozenset({"Trace", ""})
 #: Consecutive steps may overlap by the resolution of the clock.
 _CLOCK_TOLERANCE_NS = 2_000
-_PROF_STEP_REMEDY = "call prof.step() at the end of each step (torch.profiler.profile(schedule=...))"
-_REMEDY = "call prof.step() once at the end of each step, on one thread"
 
 
 class StepMarks(Struct, frozen=True, kw_only=True):
@@ -64,11 +63,12 @@ def mark_steps(trace: Trace) -> StepMarks:
                 dropped_count = len(found) - len(steps) + other_thread_steps
                 steps, unused_gaps = _drop_unused_last_step(trace, steps)
                 steps, incomplete_gaps = _drop_incomplete_steps(trace, steps)
-                return _make_marks(
-                    name,
-                    steps,
-                    (*unused_gaps, *incomplete_gaps, *_list_step_gaps(dropped_count, is_on_device)),
-                )
+                gaps = [*unused_gaps, *incomplete_gaps]
+                if dropped_count:
+                    gaps.append(make_gap("steps_overlapping", steps=dropped_count))
+                if is_on_device:
+                    gaps.append(make_gap("steps_of_device"))
+                return _make_marks(name, steps, tuple(gaps))
     return _mark_by_optimizer(trace) or _mark_whole_trace(trace)
 
 
@@ -124,10 +124,7 @@ def _drop_unused_last_step(
     """Drop the last step if it has no work: the profiler was stopped right after it started."""
     if len(steps) < 2 or _has_work(trace, steps[-1]) or not _has_work(trace, steps[-2]):
         return steps, ()
-    reason = f"step {steps[-1].number} is empty (the profiler stopped right after its start) and was dropped"
-    return steps[:-1], (
-        Gap(kind=GapKind.STEPS, what="steps", reason=reason, remedy="stop the profiler within prof.step()"),
-    )
+    return steps[:-1], (make_gap("step_empty", number=steps[-1].number),)
 
 
 def _drop_incomplete_steps(
@@ -150,13 +147,7 @@ def _drop_incomplete_steps(
     dropped_numbers = ", ".join(
         str(step.number) for step, is_kept in zip(steps, is_complete, strict=True) if not is_kept
     )
-    gap = Gap(
-        kind=GapKind.STEPS,
-        what="steps",
-        reason=f"the file is truncated and contains step {shorten(dropped_numbers, _MAX_TEXT)} only in part: "
-        "its device work is unknown, and the step was dropped",
-        remedy="copy the file again, or export the trace again",
-    )
+    gap = make_gap("steps_incomplete", numbers=shorten(dropped_numbers, _MAX_TEXT))
     return [step for step, is_kept in zip(steps, is_complete, strict=True) if is_kept], (gap,)
 
 
@@ -180,22 +171,6 @@ def _has_work(trace: Trace, step: _MarkedStep) -> bool:
     return bool((within & trace.category.where(lambda category: category in _WORK_CATEGORIES)).any())
 
 
-def _list_step_gaps(dropped_count: int, is_on_device: bool) -> tuple[Gap, ...]:
-    gaps = []
-    if dropped_count:
-        reason = (
-            f"{dropped_count} marked steps overlap others, are duplicates, or are on another thread, "
-            "and were dropped"
-        )
-        gaps.append(Gap(kind=GapKind.STEPS, what="steps", reason=reason, remedy=_REMEDY))
-    if is_on_device:
-        reason = "the trace has only the device's step annotations, which start and end with device work"
-        gaps.append(
-            Gap(kind=GapKind.STEPS, what="steps", reason=reason, remedy="profile ProfilerActivity.CPU too")
-        )
-    return tuple(gaps)
-
-
 def _mark_by_optimizer(trace: Trace) -> StepMarks | None:
     """Mark steps from the end of one optimizer step to the end of the next; None for fewer than two ends.
 
@@ -212,15 +187,8 @@ def _mark_by_optimizer(trace: Trace) -> StepMarks | None:
         for number, (start, end) in enumerate(itertools.pairwise(ends))
     ]
     steps, incomplete_gaps = _drop_incomplete_steps(trace, steps)
-    reason = (
-        f"the trace has no step marks: the time between the ends of its {len(ends)} optimizer steps counts "
-        f"as {len(ends) - 1} steps, and the rest was dropped"
-    )
-    return _make_marks(
-        BY_OPTIMIZER,
-        steps,
-        (Gap(kind=GapKind.STEPS, what="steps", reason=reason, remedy=_PROF_STEP_REMEDY), *incomplete_gaps),
-    )
+    gap = make_gap("steps_by_optimizer", updates=len(ends), steps=len(ends) - 1)
+    return _make_marks(BY_OPTIMIZER, steps, (gap, *incomplete_gaps))
 
 
 def _find_optimizer_ends(trace: Trace, pattern: re.Pattern[str]) -> list[int]:
@@ -278,14 +246,8 @@ def _mark_whole_trace(trace: Trace) -> StepMarks:
     if is_work.any():
         ends: Int64s = trace.start_ns[is_work] + trace.duration_ns[is_work]
         start_ns, end_ns = int(trace.start_ns[is_work].min()), int(ends.max())
-    gap = Gap(
-        kind=GapKind.STEPS,
-        what="steps",
-        reason="the trace has no step marks: the entire trace counts as one step",
-        remedy=_PROF_STEP_REMEDY,
-    )
     steps = [_MarkedStep(number=0, start_ns=start_ns, end_ns=end_ns)] if end_ns > start_ns else []
-    return _make_marks(WHOLE_TRACE, steps, (gap,))
+    return _make_marks(WHOLE_TRACE, steps, (make_gap("whole_trace_is_step"),))
 
 
 def _make_marks(name: str, steps: Sequence[_MarkedStep], gaps: tuple[Gap, ...]) -> StepMarks:

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from zprof.base.formatting import format_bytes
 from zprof.collectors.read.pickle_sandbox import format_name
 from zprof.collectors.read.snapshot.block_sizes import compute_driver_bytes
 from zprof.collectors.read.snapshot.columns import (
@@ -36,7 +35,9 @@ from zprof.collectors.read.snapshot.segments import read_final_segments, read_po
 from zprof.collectors.read.snapshot.settings import AllocatorSettings, read_settings
 from zprof.collectors.read.snapshot.stacks import StackTable
 from zprof.collectors.read.snapshot.trace import DeviceTrace, TraceAction, read_device_trace
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
+from zprof.model.recording_gap_texts import SEGMENT_CONTRADICTIONS
 from zprof.run.schema import TABLES
 
 #: Row limit for a snapshot of this process.
@@ -44,10 +45,6 @@ _MAX_ROWS = 100_000_000
 _MAX_DEVICES = 1024
 _NS_PER_S = 1_000_000_000
 _MAX_BACKSTEP_NS = 1_000_000
-_RECORD_EARLIER = (
-    "call torch.cuda.memory._record_memory_history before the model is built, with a larger max_entries"
-)
-_DUMP_AGAIN = "dump the snapshot again, with a current torch"
 #: Where an entry of the kind ``annotate`` can have its text.
 _TEXT_KEYS = ("user_metadata", "metadata", "name", "text")
 _ANNOTATION_KINDS = {"START": "annotation_begin", "END": "annotation_end"}
@@ -150,57 +147,24 @@ def _get_single_array(column: Any, kind: Any) -> Any:
 def list_snapshot_gaps(devices: Sequence[DeviceTables]) -> Iterator[Gap]:
     """Yield all gaps, device by device."""
     for device in devices:
-        yield from _iter_history_gaps(device)
-        unknown = device.trace.unknown
-        if unknown:
-            names = ", ".join(repr(format_name(name)) for name in islice(unknown, 3))
-            count = sum(unknown.values())
-            reason = (
-                f"{device.name}: {count} entries are of kinds that this version does not support ({names})"
+        before = np.asarray(device.block["before_history"])
+        if not len(device.trace.rows):
+            yield make_gap("snapshot_without_trace", device=device.name)
+        elif before.any():
+            yield make_gap(
+                "history_starts_at_time" if device.trace.has_times else "history_starts_at_entry",
+                device=device.name,
+                start=_format_time(device.begin_ns),
+                blocks=int(before.sum()),
+                size=int(np.asarray(device.block["requested_bytes"])[before].sum()),
             )
-            yield Gap(
-                kind=GapKind.ALLOCATOR_HISTORY,
-                what="allocator history",
-                reason=reason,
-                remedy="upgrade zprof",
-            )
-        yield from _iter_contradiction_gaps(device)
-        yield from _iter_clock_gaps(device)
-        yield from _iter_skipped_entry_gaps(device)
+        if unknown := device.trace.unknown:
+            kinds = [repr(format_name(name)) for name in islice(unknown, 3)]
+            entries = sum(unknown.values())
+            yield make_gap("history_kinds_unknown", device=device.name, entries=entries, kinds=kinds)
+        yield from _iter_trace_gaps(device)
         if device.size_mismatches:
-            reason = (
-                f"{device.name}: {device.size_mismatches} blocks in use differ in size from torch's rounding "
-                "rule; the sizes of freed blocks within their segments are estimates"
-            )
-            yield Gap(
-                kind=GapKind.ALLOCATOR_HISTORY,
-                what="sizes of freed blocks",
-                reason=reason,
-                remedy="compare the peak with the allocator's counters",
-            )
-
-
-def _iter_history_gaps(device: DeviceTables) -> Iterator[Gap]:
-    if not len(device.trace.rows):
-        reason = (
-            f"{device.name}: the snapshot has no trace for this device, only its memory at the time of the "
-            "snapshot"
-        )
-        yield Gap(
-            kind=GapKind.BEFORE_HISTORY, what="allocator history", reason=reason, remedy=_RECORD_EARLIER
-        )
-        return
-    before = np.asarray(device.block["before_history"])
-    if before.any():
-        bytes_before = int(np.asarray(device.block["requested_bytes"])[before].sum())
-        start_text = _format_time(device.begin_ns) if device.trace.has_times else "its first entry"
-        yield Gap(
-            kind=GapKind.BEFORE_HISTORY,
-            what="allocator history",
-            reason=f"{device.name}: the history starts at {start_text}; any earlier peak and the origin of "
-            f"{int(before.sum()):,} blocks ({format_bytes(bytes_before)}) are unknown",
-            remedy=_RECORD_EARLIER,
-        )
+            yield make_gap("block_sizes_estimated", device=device.name, blocks=device.size_mismatches)
 
 
 def _format_time(time_ns: int) -> str:
@@ -212,69 +176,28 @@ def _format_time(time_ns: int) -> str:
     return f"{day}.{remainder_ns // 1000:06d} UTC"
 
 
-def _iter_contradiction_gaps(device: DeviceTables) -> Iterator[Gap]:
-    lifetimes, counts = device.lifetimes, []
-    if lifetimes.overlaps:
-        counts.append(f"{lifetimes.overlaps} blocks allocated at an address in use")
-    if lifetimes.missing_in_segments and len(device.final_segments.address):
-        counts.append(f"{lifetimes.missing_in_segments} blocks in use that are missing in the segments")
-    if lifetimes.resized:
-        counts.append(f"{lifetimes.resized} blocks with a different size in the segments")
-    if device.inconsistent_segments and len(device.final_segments.address):
-        counts.append(f"{device.inconsistent_segments} entries that contradict the segments")
-    if counts:
-        reason = f"{device.name}: the trace and the segments disagree: {'; '.join(counts)}"
-        yield Gap(
-            kind=GapKind.ALLOCATOR_HISTORY,
-            what="allocator history disagrees",
-            reason=reason,
-            remedy=_DUMP_AGAIN,
-        )
-    if not len(device.final_segments.address) and len(device.trace.rows):
-        reason = (
-            f"{device.name}: the snapshot has no segments, so its trace could not be checked against them"
-        )
-        yield Gap(kind=GapKind.ALLOCATOR_HISTORY, what="allocator state", reason=reason, remedy=_DUMP_AGAIN)
-
-
-def _iter_clock_gaps(device: DeviceTables) -> Iterator[Gap]:
-    if not device.trace.has_times:
-        reason = f"{device.name}: some entries have no time; their order is used instead"
-        yield Gap(
-            kind=GapKind.ALLOCATOR_HISTORY,
-            what="times of the allocator history",
-            reason=reason,
-            remedy=_DUMP_AGAIN,
-        )
-    if device.trace.max_backstep_ns > _MAX_BACKSTEP_NS:
-        reason = (
-            f"{device.name}: the clock of the trace jumps back by up to {device.trace.max_backstep_ns} ns"
-        )
-        yield Gap(
-            kind=GapKind.ALLOCATOR_HISTORY,
-            what="times of the allocator history",
-            reason=reason,
-            remedy=_DUMP_AGAIN,
-        )
-
-
-def _iter_skipped_entry_gaps(device: DeviceTables) -> Iterator[Gap]:
-    missing_kinds = {
-        "free_requested": ("so the time of free_completed is used", device.lifetimes.has_no_requests),
-        "free_completed": (
-            "so the time of free_requested is used",
-            device.lifetimes.has_no_completions,
-        ),
+def _iter_trace_gaps(device: DeviceTables) -> Iterator[Gap]:
+    """Yield where the trace contradicts the segments, and what it lacks."""
+    name, lifetimes, has_segments = device.name, device.lifetimes, len(device.final_segments.address) > 0
+    counts = {
+        "overlaps": lifetimes.overlaps,
+        "missing": lifetimes.missing_in_segments if has_segments else 0,
+        "resized": lifetimes.resized,
+        "inconsistent": device.inconsistent_segments if has_segments else 0,
     }
-    for name, (meaning, is_missing) in missing_kinds.items():
-        if is_missing:
-            reason = f"{device.name}: the trace has no {name} entries, {meaning}"
-            yield Gap(
-                kind=GapKind.ALLOCATOR_HISTORY,
-                what="blocks awaiting free",
-                reason=reason,
-                remedy="record without skip_actions",
-            )
+    parts = [SEGMENT_CONTRADICTIONS[key].format(count=count) for key, count in counts.items() if count]
+    if parts:
+        yield make_gap("history_contradicts_segments", device=name, contradictions="; ".join(parts))
+    if not has_segments and len(device.trace.rows):
+        yield make_gap("history_without_segments", device=name)
+    if not device.trace.has_times:
+        yield make_gap("history_without_times", device=name)
+    if device.trace.max_backstep_ns > _MAX_BACKSTEP_NS:
+        yield make_gap("history_clock_jumps", device=name, backstep_ns=device.trace.max_backstep_ns)
+    if lifetimes.has_no_requests:
+        yield make_gap("free_requests_skipped", device=name)
+    if lifetimes.has_no_completions:
+        yield make_gap("free_completions_skipped", device=name)
 
 
 def read_annotations(value: object, budget: Budget) -> _Marks:

@@ -25,7 +25,6 @@ from zprof.collectors.read.kineto.annotations import (
     find_units,
     get_collective_key,
 )
-from zprof.collectors.read.kineto.collective_gaps import list_device_gaps, list_missing_device_work
 from zprof.collectors.read.kineto.collectives import CollectiveRow, parse_collective_kind, parse_reduced_type
 from zprof.collectors.read.kineto.device.metadata import (
     LaunchDescription,
@@ -38,6 +37,7 @@ from zprof.collectors.read.kineto.device.metadata import (
 from zprof.collectors.read.kineto.process_groups import GroupResolver
 from zprof.collectors.read.kineto.trace import ABSENT, Int64s, Trace, TraceProcessGroup
 from zprof.model.collectives import CollectiveKind, identify_kernel, is_collective_kernel
+from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb
 
@@ -195,7 +195,38 @@ def make_device_rows(
         key = row.group, (row.kind, row.peer_rank) if row.kind in _POINT_TO_POINT else None
         rows.append(_add_sequence(row, collective, context, ordinals[key]))
         ordinals[key] += 1
-    return rows, [*list_device_gaps(rows, BY_NAME), *list_missing_device_work(trace, rows)]
+    return rows, _list_gaps(rows) if rows else _list_missing_device_work(trace)
+
+
+def _list_gaps(rows: Sequence[CollectiveRow]) -> list[Gap]:
+    """Return gaps for unknown metadata, groups, sizes and launches."""
+    described = [row for row in rows if not row.method.startswith(BY_NAME)]
+    counts = {
+        "collectives_without_metadata": len(rows) - len(described),
+        "collectives_without_ranks": sum(row.group.startswith(("pg:", "stream:")) for row in described),
+        "collectives_without_size": sum(
+            not row.bytes and row.kind != CollectiveKind.BARRIER for row in described
+        ),
+        "collectives_without_launch": sum(row.launch_start_ns is None for row in rows),
+    }
+    return [make_gap(key, count=count, collectives=len(rows)) for key, count in counts.items() if count]
+
+
+def _list_missing_device_work(trace: Trace) -> list[Gap]:
+    """Return a gap if the host launched collectives; the trace has no device work for any of them."""
+    # The collectives that the host launched, excluding single-rank groups.
+    records = find_rows(trace, ("cpu_op",), _RECORD.__eq__).tolist()
+    parsed = [describe_arguments(trace.arguments[row]) for row in records if row in trace.arguments]
+    descriptions = [entry for entry in parsed if entry is not None]
+    if descriptions:
+        calls = sum(entry.group_size != 1 and len(entry.ranks) != 1 for entry in descriptions)
+    else:
+        calls = len(find_rows(trace, ("user_annotation", "cpu_op"), is_nccl_annotation))
+    if not calls:
+        return []
+    has_device_work = trace.category.where(lambda name: name in ("kernel", "gpu_memcpy")).any()
+    key = "no_kernel_of_collectives" if has_device_work else "no_gpu_work_of_collectives"
+    return [make_gap(key, calls=calls)]
 
 
 def _add_sequence(

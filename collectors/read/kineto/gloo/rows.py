@@ -43,14 +43,6 @@ from zprof.collectors.read.kineto.annotations import (
     get_collective_key,
     index_by_collective,
 )
-from zprof.collectors.read.kineto.collective_gaps import (
-    list_gloo_gaps,
-    make_missing_post_gap,
-    make_missing_wait_gap,
-    make_no_launches_gap,
-    make_unknown_peers_gap,
-    make_unmatched_gap,
-)
 from zprof.collectors.read.kineto.collectives import CollectiveRow, parse_collective_kind, parse_element_type
 from zprof.collectors.read.kineto.gloo.launches import (
     MESSAGE_KINDS,
@@ -65,6 +57,7 @@ from zprof.collectors.read.kineto.gloo.launches import (
 from zprof.collectors.read.kineto.process_groups import GroupResolver, PeerResolver, parse_group_rank
 from zprof.collectors.read.kineto.trace import Arguments, Int64s, Trace, count_elements
 from zprof.model.collectives import UNKNOWN_GROUP, CollectiveKind
+from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb
 
@@ -119,7 +112,7 @@ def _make_collective_rows(
         for launch, execution in pairs
         if not launch.has_no_row
     ]
-    return _merge_rows(rows), gaps + list_gloo_gaps(rows)
+    return _merge_rows(rows), gaps + _list_gaps(rows)
 
 
 def _match_executions(
@@ -139,7 +132,13 @@ def _match_executions(
         located = _pair_with_missing(launches, executions, waits, keys) if missing else []
         found |= {key: [pair for pair in located if pair[0].key == key] for key in missing}
     gaps = [
-        make_unmatched_gap(key, len(launched), len(executed.get(key, [])), len(found[key]))
+        make_gap(
+            "gloo_some_unmatched" if found[key] else "gloo_none_matched",
+            launches=len(launched),
+            executions=len(executed.get(key, [])),
+            operator=key[0] if key[1] is None else f"{key[0]} of {key[1]} elements",
+            matched=len(found[key]),
+        )
         for key, launched in launches_by_key.items()
         if len(launched) - len(found[key]) > _count_unfinished(launched, waits)
         and not all(launch.has_no_row for launch in launched)
@@ -287,7 +286,16 @@ def make_execution_rows(
     for execution in executions:
         rows.append(_make_execution_row(execution, group, size, counts[group]))
         counts[group] += 1
-    return rows, [make_no_launches_gap(len(rows)), *list_gloo_gaps(rows)] if rows else []
+    return rows, [make_gap("gloo_without_launches", executions=len(rows)), *_list_gaps(rows)] if rows else []
+
+
+def _list_gaps(rows: Sequence[CollectiveRow]) -> list[Gap]:
+    """Return gaps for unknown groups and sizes."""
+    counts = {
+        "gloo_group_unknown": sum(row.group == UNKNOWN_GROUP for row in rows),
+        "gloo_size_unknown": sum(row.bytes == 0 and row.kind != CollectiveKind.BARRIER for row in rows),
+    }
+    return [make_gap(key, count=count, collectives=len(rows)) for key, count in counts.items() if count]
 
 
 def _make_execution_row(execution: Execution, group: str, size: int, ordinal: int) -> CollectiveRow:
@@ -422,15 +430,15 @@ def make_message_rows(
         if len(executions) or not bool(trace.category.where("kernel".__eq__).any())
         else 0
     )
-    gaps = list_gloo_gaps(rows)
+    gaps = _list_gaps(rows)
     if unfinished:
-        gaps.append(make_missing_wait_gap(unfinished))
+        gaps.append(make_gap("messages_without_wait", posts=unfinished))
     without_post = sum(row.launch_start_ns is None for row in rows)
     if without_post:
-        gaps.append(make_missing_post_gap(without_post, len(rows)))
+        gaps.append(make_gap("messages_without_post", count=without_post, messages=len(rows)))
     without_peer = sum(row.peer_rank is None for row in rows) - without_post
     if without_peer:
-        gaps.append(make_unknown_peers_gap(without_peer, len(rows)))
+        gaps.append(make_gap("messages_without_peer", count=without_peer, messages=len(rows)))
     return rows, gaps
 
 
