@@ -33,7 +33,7 @@ def test_the_wheel_holds_the_real_folders_once(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert len(names) == len(set(names))
     for wanted in (
-        "zprof/collectors/recorder.py",
+        "zprof/collectors/record/recorder.py",
         "zprof/reports/__init__.py",
         "zprof/reference_engine/__init__.py",
         "zprof/findings/ZP301.md",
