@@ -9,7 +9,6 @@ that ctrl+c would have sent).
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import termios
@@ -22,6 +21,7 @@ from zprof.base.errors import BadInput, ZprofError
 from zprof.base.formatting import printable
 from zprof.cli import console
 from zprof.cli.progress import steps_progress
+from zprof.process.child import Child
 from zprof.process.interrupts import accept_interrupt
 
 _END_JOB = 130
@@ -67,7 +67,7 @@ class LiveView:
     def __init__(self, run: Path, *, log: Path | None = None, on_leave: Callable[[], None]) -> None:
         self._command = [sys.executable, "-m", "zprof", "tui", str(run), "--live"]
         self._log, self._on_leave = log, on_leave
-        self._view: subprocess.Popen[bytes] | None = None
+        self._view: Child | None = None
         self._pipe = -1
         self._terminal: list[Any] | None = None
 
@@ -79,7 +79,7 @@ class LiveView:
         command = [*self._command, "--job", str(view_pipe)]
         command += ["--job-log", str(self._log)] if self._log else []
         try:
-            self._view = subprocess.Popen(command, pass_fds=(view_pipe,))
+            self._view = Child(command, stdin=None, pass_fds=(view_pipe,))
         except OSError as error:
             console.print_note(f"zprof: cannot start the live view ({error.strerror})")
             self._on_leave()
@@ -88,9 +88,8 @@ class LiveView:
 
     def poll(self) -> None:
         """Check if the user has closed the view; call this regularly while the job runs."""
-        if self._view is None or self._view.poll() is None:
+        if self._view is None or (code := self._view.poll()) is None:
             return
-        code = self._view.returncode
         self._restore_terminal()
         if code == _END_JOB:
             os.killpg(os.getpgrp(), signal.SIGINT)
@@ -122,11 +121,7 @@ class LiveView:
         if pipe >= 0:
             os.close(pipe)
         if view is not None:
-            try:
-                view.wait(_EXIT_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                view.kill()
-                view.wait()
+            view.wait(_EXIT_TIMEOUT_S)
             self._restore_terminal()
 
     def _restore_terminal(self) -> None:
@@ -135,7 +130,7 @@ class LiveView:
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
-        if view is not None and view.returncode not in (0, _END_JOB):
+        if view is not None and view.end() not in (0, _END_JOB):
             with suppress(OSError, ValueError):
                 sys.stderr.write(_RESET)
                 sys.stderr.flush()

@@ -13,7 +13,7 @@ from zprof.base.parsing import parse_count_or_zero, parse_positive
 from zprof.cli import console
 from zprof.cli.live_view import LiveView, open_job_log, print_log_tail, should_show_live
 from zprof.cli.registry import Handover
-from zprof.collectors.record.launch.command import GRACE_S
+from zprof.process.command import GRACE_S
 
 if TYPE_CHECKING:
     from zprof.collectors.record.launch.session import ProgramSettings

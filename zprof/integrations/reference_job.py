@@ -1,34 +1,29 @@
 """Launch the reference engine on this machine and record the run, from the parent process.
 
-The parent does not need torch: it sets RANK, WORLD_SIZE and MASTER_* like ``torchrun`` and monitors the
-ranks. They run ``zprof.integrations.reference_rank``, which reads the job as JSON.
+The parent does not need torch. The ranks run ``zprof.integrations.reference_rank``, which reads the job as
+JSON, and meet at a port that rank 0 chooses: one that the parent had found free could be taken meanwhile.
 """
 
 import json
-import os
 import signal
-import socket
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from zprof.base.errors import BadInput, ZprofError
-from zprof.process.interrupts import defer_interrupts, raise_lost_interrupt
+from zprof.process.ranks import Ranks
 from zprof.run.manifest import STEPS_NAME, rank_folder
 from zprof.run.scratch_folder import open_scratch_folder, remove_leftovers
 
 _RANK_PROGRAM = "zprof.integrations.reference_rank"
-_POLL_S = 0.05
 #: Time for the other ranks to notice a failed rank and to write their recordings.
-_GRACE_S = 15.0
+FAILURE_GRACE_S = 15.0
 #: Time from SIGTERM to SIGKILL, for all ranks together.
-_TERMINATION_S = 5.0
+END_GRACE_S = 5.0
 #: Signals that only a user, a scheduler or the kernel sends.
 _EXTERNAL_SIGNALS = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU))
 
@@ -38,6 +33,7 @@ class ReferenceJob(Struct, frozen=True, kw_only=True):
 
     ``options`` are those of ``zprof.reference_engine.program.options``, by name; omitted ones have their
     defaults. ``run`` is None if nothing is recorded, ``outcome`` if the losses are not needed.
+    ``meeting`` gets the port of rank 0; None if a launcher gives the ranks an address.
     """
 
     world_size: int
@@ -47,6 +43,7 @@ class ReferenceJob(Struct, frozen=True, kw_only=True):
     memory_steps: int = 2
     time_steps: int = 8
     outcome: Path | None = None
+    meeting: Path | None = None
 
     @property
     def recorded_steps(self) -> int:
@@ -61,7 +58,7 @@ class ReferenceJob(Struct, frozen=True, kw_only=True):
     def from_json(cls, text: str) -> "ReferenceJob":
         """Parse the JSON written by the parent."""
         values = json.loads(text)
-        paths = {name: Path(values[name]) if values[name] else None for name in ("run", "outcome")}
+        paths = {name: Path(values[name]) if values[name] else None for name in ("run", "outcome", "meeting")}
         return cls(**values | paths)
 
 
@@ -111,17 +108,17 @@ def train_reference(
 
     remove_leftovers()
     with open_scratch_folder("outcome") as folder:
-        job = replace(job, outcome=folder / "outcome.json")
-        assert job.outcome is not None
+        outcome = folder / "outcome.json"
+        job = replace(job, outcome=outcome, meeting=folder / "port")
         arguments = ["-m", _RANK_PROGRAM, job.to_json()]
         try:
             launch(arguments, world_size=job.world_size, on_poll=poll, on_start=on_start)
         except RankFailed:
-            if refused := ReferenceJobResult.read(job.outcome).refused:
+            if refused := ReferenceJobResult.read(outcome).refused:
                 raise BadInput(refused, hint="see zprof train --help") from None
             raise
         poll()
-        return ReferenceJobResult.read(job.outcome).losses
+        return ReferenceJobResult.read(outcome).losses
 
 
 class RankFailed(ZprofError):
@@ -141,6 +138,8 @@ def launch(
     world_size: int,
     on_poll: Callable[[], None] = lambda: None,
     on_start: Callable[[Sequence[int]], None] = lambda process_ids: None,
+    failure_grace_s: float = FAILURE_GRACE_S,
+    end_grace_s: float = END_GRACE_S,
 ) -> None:
     """Run ``python ARGUMENTS`` on every rank and wait for all ranks.
 
@@ -151,95 +150,28 @@ def launch(
         RankFailed: a rank exited with an error; the message contains its error line.
     """
     with open_scratch_folder("ranks") as folder:
-        logs = [(folder / f"rank{rank}.log").open("w+b") for rank in range(world_size)]
-        port = _find_free_port()
-        ranks: list[subprocess.Popen[bytes]] = []
-        raise_lost_interrupt()
-        try:
-            # An interrupt within Popen() would leave an untracked rank.
-            with defer_interrupts():
-                ranks.extend(
-                    _start_rank(arguments, rank, world_size, port, folder, logs[rank])
-                    for rank in range(world_size)
-                )
-            on_start([process.pid for process in ranks])
-            _wait_for_ranks(ranks, on_poll)
-            failed = {rank: code for rank, process in enumerate(ranks) if (code := process.poll())}
-        finally:
-            with defer_interrupts():
-                _end_ranks(ranks)
-        if failed:
-            _raise_failure(failed, logs)
-
-
-def _start_rank(
-    arguments: Sequence[str], rank: int, world_size: int, port: int, folder: Path, log: IO[bytes]
-) -> subprocess.Popen[bytes]:
-    environment = os.environ | {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        # A terminated rank cannot clean up its temporary files.
-        "TMPDIR": str(folder),
-        # One thread per rank, like torchrun: ranks on one machine would compete for its cores.
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-    }
-    return subprocess.Popen(
-        [sys.executable, *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-    )
-
-
-def _wait_for_ranks(ranks: Sequence[subprocess.Popen[bytes]], on_poll: Callable[[], None]) -> None:
-    deadline: float | None = None
-    while any(process.poll() is None for process in ranks):
-        if deadline is None and any(process.poll() not in (None, 0) for process in ranks):
-            deadline = time.monotonic() + _GRACE_S
-        if deadline is not None and time.monotonic() > deadline:
+        ranks = Ranks(
+            arguments,
+            world_size,
+            folder,
+            environment={"TMPDIR": str(folder)},  # a terminated rank cannot clean up its temporary files
+            stdin=subprocess.DEVNULL,
+            lead_sessions=False,
+            failure_grace_s=failure_grace_s,
+            end_grace_s=end_grace_s,
+        )
+        with ranks:
+            on_start([child.number for child in ranks.children])
+            codes = ranks.wait(on_poll=on_poll)
+        failed = {rank: code for rank, code in sorted(codes.items()) if code}
+        if not failed:
             return
-        on_poll()
-        raise_lost_interrupt()
-        time.sleep(_POLL_S)
-
-
-def _end_ranks(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Terminate the ranks that are still running; kill those that ignore SIGTERM."""
-    for process in ranks:
-        if process.poll() is None:
-            process.terminate()
-    deadline = time.monotonic() + _TERMINATION_S
-    for process in ranks:
-        try:
-            process.wait(timeout=max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _raise_failure(failed: Mapping[int, int], logs: Sequence[IO[bytes]]) -> NoReturn:
-    """Raise with the first line of the error after the rank's last traceback, else with its last line."""
-    # A rank killed by a signal is the cause; the others fail because they lost it.
-    rank = next((rank for rank, code in failed.items() if code < 0), min(failed))
-    code = failed[rank]
-    reason = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
-    logs[rank].seek(0)
-    lines = [line for line in logs[rank].read().decode(errors="replace").splitlines() if line.strip()]
-    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (")]
-    error_lines = lines[starts[-1] + 1 :] if starts else []
-    line = next(
-        (line for line in error_lines if not line[0].isspace()), lines[-1] if lines else "it printed nothing"
-    )
-    raise RankFailed(
-        f"rank {rank} {reason}: {line.strip()[:300]}",
-        hint="the recordings of the other ranks are kept",
-        is_external=-code in _EXTERNAL_SIGNALS,
-    )
-
-
-def _find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        # A rank killed by a signal is the cause; the others fail because they lost it.
+        rank = next((rank for rank, code in failed.items() if code < 0), min(failed))
+        code = failed[rank]
+        reason = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
+        raise RankFailed(
+            f"rank {rank} {reason}: {ranks.find_error_line(rank)[:300]}",
+            hint="the recordings of the other ranks are kept",
+            is_external=-code in _EXTERNAL_SIGNALS,
+        )

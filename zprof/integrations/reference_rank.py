@@ -7,7 +7,15 @@ recorder, as a user's training program would.
 import argparse
 import os
 import sys
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
 
 from zprof.base.formatting import format_ns, format_rate
 from zprof.collectors.record.recorder import Recorder, record
@@ -21,6 +29,8 @@ from zprof.reference_engine.program.options import add_arguments, make_config
 from zprof.reference_engine.program.plants import find_plant
 from zprof.reference_engine.program.train_config import TrainConfig
 from zprof.reference_engine.train import train
+
+_POLL_S = 0.01
 
 
 class RecordingObserver:
@@ -111,7 +121,8 @@ def main() -> int:
         config = make_config(options)
         observer = RecordingObserver(job, config, stack)
         try:
-            losses = train(config, observer)
+            with meet_ranks(job.meeting, config.timeout_s):
+                losses = train(config, observer)
         except ValueError as error:
             if observer.is_started:
                 raise
@@ -125,6 +136,42 @@ def main() -> int:
                 )
             raise
     return _write_outcome(job, ReferenceJobResult(losses=tuple(losses)), code=0)
+
+
+@contextmanager
+def meet_ranks(port_file: Path | None, timeout_s: float) -> Iterator[None]:
+    """Open the process group for the block, at a port that the system gives to rank 0.
+
+    Without a file, the engine opens it at the address in the environment.
+    """
+    if port_file is None:
+        yield
+        return
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    timeout = timedelta(seconds=timeout_s)
+    open_store: Any = partial(
+        getattr(dist, "TCPStore"),  # noqa: B009, without which mypy does not know it
+        "127.0.0.1",
+        world_size=world_size,
+        timeout=timeout,
+    )
+    if rank == 0:
+        store = open_store(port=0, is_master=True, wait_for_workers=False)
+        part = port_file.with_suffix(".part")
+        part.write_text(str(store.port))
+        part.replace(port_file)
+    else:
+        deadline_s = time.monotonic() + timeout_s
+        while not port_file.exists():
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("rank 0 has not opened its port")
+            time.sleep(_POLL_S)
+        store = open_store(port=int(port_file.read_text()))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def _write_outcome(job: ReferenceJob, outcome: ReferenceJobResult, *, code: int) -> int:

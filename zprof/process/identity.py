@@ -6,8 +6,8 @@ from pathlib import Path
 from msgspec import Struct
 
 _PROC = Path("/proc")
-# Field of proc_pid_stat(5), counted after the name in parentheses; in ticks since boot.
-_START = 19
+#: Fields of proc_pid_stat(5), counted after the name in parentheses; the start is in ticks since boot.
+STATE, PARENT, THREADS, START = 0, 1, 17, 19
 
 
 class ProcessIdentity(Struct, frozen=True, kw_only=True):
@@ -34,12 +34,20 @@ def identify_this_process() -> ProcessIdentity:
     return ProcessIdentity(number=number, start=_read_start(number), space=_read_space())
 
 
+def read_name_and_fields(number: int) -> tuple[str, list[str]]:
+    """Return the name of a process, and its other fields of proc_pid_stat(5).
+
+    Raises:
+        OSError: it has ended, or the system does not tell.
+    """
+    before, _, after = (_PROC / str(number) / "stat").read_text(errors="replace").rpartition(")")
+    return before.partition("(")[2], after.split()
+
+
 def _read_start(number: int) -> int:
     """Return the start time of a process; 0 if there is none."""
     try:
-        return int(
-            (_PROC / str(number) / "stat").read_text(errors="replace").rpartition(")")[2].split()[_START]
-        )
+        return int(read_name_and_fields(number)[1][START])
     except (OSError, ValueError, IndexError):
         return 0
 

@@ -4,7 +4,6 @@ A hostile file can at worst end its child: the limits bound its memory, processo
 and the child's whole session is killed at its end.
 """
 
-import contextlib
 import os
 import resource
 import signal
@@ -13,12 +12,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from msgspec import Struct
 
 import zprof
+from zprof.process.child import Child
 from zprof.process.memory_limit import LOW_MEMORY_ENVIRONMENT
 
 #: Arrow's own allocators map gigabytes at once, and each thread a stack: both would exceed the limit.
@@ -78,30 +77,27 @@ class Sandbox:
         root = str(Path(zprof.__file__).parents[1])
         isolated = _ISOLATED_ENVIRONMENT if folder else {}
         self._limits = limits
-        self._is_late = self._has_ended = False
-        self._child = subprocess.Popen(
+        self._is_late = False
+        self._child = Child(
             [sys.executable, "-I" if folder else "-P", "-c", program, root, *arguments],
+            environment={**os.environ, **isolated, **(environment or {})},
+            folder=folder,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            cwd=folder,
-            env={**os.environ, **isolated, **(environment or {})},
-            start_new_session=True,
+            leads_session=True,
         )
         self._deadline = time.monotonic() + limits.wall_s
 
     def __enter__(self) -> "Sandbox":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._kill()
+    def __exit__(self, *_: object) -> None:
+        self._child.end()
 
     def is_finished(self) -> bool:
         """Return True if the child has exited or exceeded its wall time."""
-        # Do not reap it, so that its number is not reused before the entire session has been killed.
-        if os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+        if self._child.poll() is not None:
             return True
         self._is_late = time.monotonic() > self._deadline
         return self._is_late
@@ -114,8 +110,7 @@ class Sandbox:
 
     def end(self) -> ChildFailure | None:
         """Kill the child if it still runs, and its descendants; return how it failed, None if it did not."""
-        self._kill()
-        status, cpu_s = self._child.returncode, self._limits.cpu_s
+        status, cpu_s = self._child.end(), self._limits.cpu_s
         if self._is_late:
             return ChildFailure(
                 message=f"it exceeded {self._limits.wall_s:g} s and was killed", exceeded_limit=True
@@ -124,15 +119,6 @@ class Sandbox:
             cpu_limit = "" if cpu_s is None else f"{cpu_s} s of processor time or "
             return ChildFailure(message=f"it exceeded {cpu_limit}the memory limit", exceeded_limit=True)
         return ChildFailure(message=f"it exited with status {status}") if status else None
-
-    def _kill(self) -> None:
-        """Kill the session and reap the child; only once, as numbers are reused."""
-        if self._has_ended:
-            return
-        self._has_ended = True
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.wait()
 
 
 def make_program(module: str) -> str:

@@ -13,16 +13,13 @@ import inspect
 import json
 import os
 import pickle
-import queue
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +31,7 @@ from zprof.base.extras import Extra, require_extra
 from zprof.base.formatting import name_signal, printable, shorten
 from zprof.collectors.record.launch.pytest_rank import ASK, PLAN, RankPlan, failure_path, stack_path
 from zprof.notebook.run import AnalysedRun
+from zprof.process.ranks import Ranks
 
 if TYPE_CHECKING:
     from zprof.collectors.record.recorder import Recorder
@@ -270,10 +268,21 @@ def record_on_ranks(
     with tempfile.TemporaryDirectory(prefix="zprof-ranks-") as name:
         folder = Path(name)
         (folder / PLAN).write_bytes(pickle.dumps(plan))
-        with _start_ranks(folder, count) as processes:
-            problem = _wait_for_ranks(processes, folder, plan)
+        paths = [path or os.getcwd() for path in sys.path]
+        ranks = Ranks(
+            ["-m", "zprof.collectors.record.launch.pytest_rank", str(folder)],
+            count,
+            folder,
+            environment={"PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.PIPE,  # a rank ends when it closes
+            lead_sessions=True,
+            failure_grace_s=_GRACE_S,
+            end_grace_s=0.0,
+        )
+        with ranks:
+            problem = _wait_for_ranks(ranks, folder, plan)
         for rank in range(count):
-            for line in output_path(folder, rank).read_text(errors="backslashreplace").splitlines():
+            for line in ranks.read_output(rank):
                 sys.stderr.write(f"rank {rank}: {line}\n")
     if problem:
         raise MissingData(f"zprof_run: {problem}")
@@ -306,89 +315,24 @@ def _make_plan(
     )
 
 
-@contextmanager
-def _start_ranks(folder: Path, count: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    processes: list[subprocess.Popen[bytes]] = []
-    try:
-        for rank in range(count):
-            with output_path(folder, rank).open("wb") as output:
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "zprof.collectors.record.launch.pytest_rank", str(folder)],
-                        env=os.environ | _environment(rank, count),
-                        stdin=subprocess.PIPE,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
-        yield processes
-    finally:
-        for process in processes:
-            end_rank(process)
-
-
-def _environment(rank: int, count: int) -> Mapping[str, str]:
-    """Return the variables that a launcher sets, and this process's import paths."""
-    paths = [path or os.getcwd() for path in sys.path]
-    chosen = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-    return {
-        **{name: str(value) for name, value in chosen.items()},
-        "PYTHONPATH": os.pathsep.join(paths),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-    }
-
-
-def _wait_for_ranks(processes: list["subprocess.Popen[bytes]"], folder: Path, plan: RankPlan) -> str:
+def _wait_for_ranks(ranks: Ranks, folder: Path, plan: RankPlan) -> str:
     """Wait for all ranks, a failure or the timeout; return a description of the problem, or ""."""
-    exit_codes: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
-    for rank, process in enumerate(processes):
-        threading.Thread(
-            target=lambda rank, process: exit_codes.put((rank, process.wait())),
-            args=(rank, process),
-            daemon=True,
-        ).start()
-    codes: dict[int, int] = {}
-    deadline = time.monotonic() + plan.timeout_s
-    while len(codes) < len(processes):
-        try:
-            rank, code = exit_codes.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            break
-        if code and not any(codes.values()):
-            deadline = min(deadline, time.monotonic() + _GRACE_S)
-        codes[rank] = code
+    codes, count = ranks.wait(timeout_s=plan.timeout_s), len(ranks.children)
     if any(codes.values()):
-        return describe_failure(codes, len(processes), folder)
-    running = [rank for rank in range(len(processes)) if rank not in codes]
+        return describe_failure(codes, count, folder)
+    running = [rank for rank in range(count) if rank not in codes]
     # Request each rank's position in the code, and wait for it with a short timeout.
     for rank in running:
-        processes[rank].send_signal(ASK)
+        ranks.children[rank].send_signal(ASK)
     end = time.monotonic() + _ANSWER_TIMEOUT_S
     while time.monotonic() < end and not all(_has_answered(folder, rank) for rank in running):
         time.sleep(_POLL_S)
-    return describe_timeout(running, len(processes), folder, plan) if running else ""
+    return describe_timeout(running, count, folder, plan) if running else ""
 
 
 def _has_answered(folder: Path, rank: int) -> bool:
     path = stack_path(folder, rank)
     return path.exists() and path.stat().st_size > 0
-
-
-def end_rank(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a rank and its child processes; the rank is the leader of its own session."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdin is not None:
-        with suppress(OSError):
-            process.stdin.close()
-
-
-def output_path(folder: Path, rank: int) -> Path:
-    """Return the path of a rank's output."""
-    return folder / f"output{rank}.txt"
 
 
 def describe_failure(codes: Mapping[int, int], count: int, folder: Path) -> str:

@@ -16,7 +16,6 @@ from zprof.base.errors import BadInput
 from zprof.base.extras import Extra, require_extra
 from zprof.base.formatting import format_next_step
 from zprof.collectors.record.launch import in_process
-from zprof.collectors.record.launch.command import GRACE_S, CommandObserver, run_command
 from zprof.collectors.record.launch.rank_ends import (
     ProcessFollower,
     reserve_space,
@@ -33,14 +32,14 @@ from zprof.collectors.record.launch.session import (
 from zprof.collectors.record.launch.torch_watch import call_after_import
 from zprof.model.endings import describe_endings
 from zprof.model.gaps import GapKind
+from zprof.process.command import GRACE_S, CommandObserver, run_command
+from zprof.process.identity import START, read_name_and_fields
 from zprof.run.manifest import RANK_NAME, RankManifest, read_rank_manifest, read_run_manifest
 from zprof.run.output_lock import find_write_error, lock_output
 from zprof.run.output_path import check_output_path, replace_run
 from zprof.run.scratch_folder import make_scratch_folder, open_scratch_folder, remove_leftovers
 
 PrintNote = Callable[[str], None]
-_START_FIELD = 19  # field 22 of proc_pid_stat(5), counted after the name in parentheses
-_PROC = Path("/proc")
 #: Ranks that the note lists.
 _MAX_LISTED = 8
 
@@ -234,9 +233,8 @@ def get_launcher_start_ns() -> int:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return time.time_ns()
     try:
-        stat = (_PROC / str(os.getppid()) / "stat").read_text()
-        ticks = int(stat.rpartition(")")[2].split()[_START_FIELD])
-        uptime_s = float((_PROC / "uptime").read_text().split()[0])
+        ticks = int(read_name_and_fields(os.getppid())[1][START])
+        uptime_s = float(Path("/proc/uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return time.time_ns()
     age_s = uptime_s - ticks / os.sysconf("SC_CLK_TCK")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from zprof.integrations import reference_job as launching
 from zprof.integrations.reference_job import RankFailed, launch
 from zprof.integrations.reference_rank import describe_modelled_parts
 from zprof.process.interrupts import keep_interrupts
@@ -18,7 +17,7 @@ from zprof.reference_engine.program.train_config import TrainConfig
 
 SAY_ENVIRONMENT = """
 import json, os, sys
-names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 with open(f"{sys.argv[1]}/{os.environ['RANK']}", "w") as file:
     json.dump({name: os.environ[name] for name in names}, file)
 """
@@ -41,8 +40,7 @@ def test_every_rank_gets_its_environment(tmp_path: Path) -> None:
     launch(["-c", SAY_ENVIRONMENT, str(tmp_path)], world_size=3)
     seen = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(3)]
     assert [(one["RANK"], one["LOCAL_RANK"]) for one in seen] == [("0", "0"), ("1", "1"), ("2", "2")]
-    assert {one["WORLD_SIZE"] for one in seen} == {"3"}
-    assert len({one["MASTER_PORT"] for one in seen}) == 1
+    assert {one[name] for one in seen for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")} == {"3"}
 
 
 @pytest.mark.parametrize(
@@ -59,12 +57,10 @@ def test_every_rank_gets_its_environment(tmp_path: Path) -> None:
         ("if rank: os.kill(os.getpid(), signal.SIGKILL)\nsys.exit('my peer is gone')", "rank 1 .* 9", 2),
     ],
 )
-def test_the_rank_that_failed_first_is_named(
-    code: str, words: str, exit_code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launching, "_GRACE_S", 0.2)
+def test_the_rank_that_failed_first_is_named(code: str, words: str, exit_code: int) -> None:
+    program = f"import os, signal, sys\nrank = int(os.environ['RANK'])\n{code}"
     with pytest.raises(RankFailed, match=words) as failed:
-        launch(["-c", f"import os, signal, sys\nrank = int(os.environ['RANK'])\n{code}"], world_size=2)
+        launch(["-c", program], world_size=2, failure_grace_s=0.2)
     assert failed.value.exit_code == exit_code
 
 
@@ -77,10 +73,7 @@ def own_handler() -> Any:
 
 
 @pytest.mark.parametrize("code", [KEEP, STUBBORN], ids=["keeps a folder", "ignores its end"])
-def test_an_interrupt_leaves_neither_process_nor_folder(
-    code: str, monkeypatch: pytest.MonkeyPatch, own_handler: None, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(launching, "_TERMINATION_S", 0.3)
+def test_an_interrupt_leaves_neither_process_nor_folder(code: str, own_handler: None, tmp_path: Path) -> None:
     ids: list[int] = []
 
     def interrupt() -> None:
@@ -88,7 +81,13 @@ def test_an_interrupt_leaves_neither_process_nor_folder(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        launch(["-c", code, str(tmp_path)], world_size=2, on_poll=interrupt, on_start=ids.extend)
+        launch(
+            ["-c", code, str(tmp_path)],
+            world_size=2,
+            on_poll=interrupt,
+            on_start=ids.extend,
+            end_grace_s=0.3,
+        )
     assert len(ids) == 2
     for process_id in ids:
         with pytest.raises(ProcessLookupError):

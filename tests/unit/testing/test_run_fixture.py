@@ -2,10 +2,7 @@
 
 import json
 import math
-import os
-import select
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +14,7 @@ from tests.support.pytest_suites import RUNS
 from zprof.base.errors import BadInput, ZprofError
 from zprof.base.extras import MissingPackage
 from zprof.collectors.record.launch.pytest_rank import RankPlan, failure_path, stack_path
-from zprof.testing.run_fixture import RunFixture, describe_failure, describe_timeout, end_rank
+from zprof.testing.run_fixture import RunFixture, describe_failure, describe_timeout
 
 
 class Step:
@@ -131,26 +128,3 @@ def test_a_rank_that_hangs_is_named_with_its_line_of_the_test(tmp_path: Path) ->
     said = describe_timeout([0, 1], 3, tmp_path, plan)
     assert all(word in said for word in ("0, 1 of 3", "20 s", "rank 0 is at test_m.py:31"))
     assert "1.5 s" in describe_timeout([2], 3, tmp_path, replace(plan, timeout_s=1.5))
-
-
-PATIENCE_S = 60
-#: Starts a process that would live as long, and ends.
-PARENT = f"""
-import subprocess, sys
-child = "import sys, time; print(flush=True); time.sleep({PATIENCE_S})"
-subprocess.Popen([sys.executable, "-c", child])
-"""
-
-
-def test_nothing_that_a_rank_started_outlives_it() -> None:
-    command = [sys.executable, "-c", PARENT]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as rank:
-        assert rank.stdout is not None
-        assert rank.wait(PATIENCE_S) == 0
-        assert rank.stdout.readline() == b"\n", "the child lives"
-        end_rank(rank)
-        assert select.select([rank.stdout], [], [], PATIENCE_S / 2)[0], (
-            "its end of the pipe is closed with it"
-        )
-        assert os.read(rank.stdout.fileno(), 1) == b""
-        end_rank(rank)

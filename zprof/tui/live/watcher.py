@@ -5,7 +5,6 @@ The report is computed in a separate process with idle priority.
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import IO, Any
 from msgspec import Struct, field
 
 from zprof.base.formatting import printable
+from zprof.process.child import Child
 from zprof.run.files import open_plain
 from zprof.run.live import LiveRun, LiveState
 
@@ -57,16 +57,15 @@ class LiveSnapshot(Struct, frozen=True, kw_only=True):
 
 _MAX_BYTES = 256 << 20
 _MAX_MESSAGE = 300
-_KILL_WAIT_S = 5.0
 #: Starts a measurement with stdout and stderr redirected to these files.
-StartProcess = Callable[[Sequence[str], IO[bytes], IO[bytes]], "subprocess.Popen[bytes]"]
+StartProcess = Callable[[Sequence[str], IO[bytes], IO[bytes]], Child]
 
 
-def start_idle(command: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> "subprocess.Popen[bytes]":
+def start_idle(command: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> Child:
     """Start a process that yields to all others, so that it does not disturb the job being recorded."""
-    process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+    process = Child(command, stdout=output, stderr=errors)
     with suppress(OSError, AttributeError):  # it may have ended already, and not every system has SCHED_IDLE
-        os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+        os.sched_setscheduler(process.number, os.SCHED_IDLE, os.sched_param(0))
     return process
 
 
@@ -77,7 +76,7 @@ class ReportPoller:
         self._command = (sys.executable, "-m", "zprof", "report", str(run), "-f", "json")
         self._start = start
         #: The process of a running measurement, and the files with its output and its errors.
-        self._running: tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]] | None = None
+        self._running: tuple[Child, IO[bytes], IO[bytes]] | None = None
         self._previous_tables, self._measured_tables = 0, 0
         self.now = LiveReport()
 
@@ -100,8 +99,7 @@ class ReportPoller:
         """Kill a running measurement."""
         if self._running is not None:
             process, output, errors = self._running
-            process.kill()
-            process.wait(_KILL_WAIT_S)
+            process.end()
             output.close()
             errors.close()
             self._running = None
@@ -116,8 +114,8 @@ class ReportPoller:
             return
         self.now = LiveReport(tree=self.now.tree, busy=True)
 
-    def _collect(self, process: "subprocess.Popen[bytes]", output: IO[bytes], errors: IO[bytes]) -> None:
-        tree = _read_tree(output) if process.returncode == 0 else None
+    def _collect(self, process: Child, output: IO[bytes], errors: IO[bytes]) -> None:
+        tree = _read_tree(output) if process.end() == 0 else None
         problem = _read_last_line(errors) if tree is None else ""
         self.now = LiveReport(tree=self.now.tree if tree is None else tree, problem=problem)
         output.close()

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from textual.pilot import Pilot
 from tests.support.growing_run import GrowingRun, line
 from tests.support.tui_app import screen_text, wait_until
 from zprof.model.json_format import to_json
+from zprof.process.child import Child
 from zprof.tui.keys import KEYS, Where
 from zprof.tui.live.app import END_JOB, LiveApp
 from zprof.tui.live.watcher import ReportPoller, Watcher
@@ -43,8 +43,8 @@ async def poll(app: LiveApp, pilot: Pilot[int], times: int = 1) -> str:
 def poller(alone: LoadedRun, tmp_path: Path) -> ReportPoller:
     """A measurement of tmp_path/run that gives the report of the slow run."""
 
-    def start(command: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> "subprocess.Popen[bytes]":
-        process = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    def start(command: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> Child:
+        process = Child([sys.executable, "-S", "-c", ""])
         process.wait()
         output.write(to_json(alone.report).encode())
         return process

@@ -10,6 +10,7 @@ from typing import IO
 import pytest
 
 from tests.support.growing_run import GrowingRun
+from zprof.process.child import Child
 from zprof.run.live import LiveRun
 from zprof.tui.live.watcher import JobPipe, JobState, LiveReport, LogTail, ReportPoller
 
@@ -22,12 +23,10 @@ class Programs:
     def __init__(self, *code: str) -> None:
         self.codes, self.commands = list(code), list[Sequence[str]]()
 
-    def __call__(
-        self, command: Sequence[str], output: IO[bytes], errors: IO[bytes]
-    ) -> "subprocess.Popen[bytes]":
+    def __call__(self, command: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> Child:
         self.commands.append(command)
         program = [sys.executable, "-S", "-c", self.codes.pop(0)]
-        process = subprocess.Popen(program, stdout=output, stderr=errors)
+        process = Child(program, stdout=output, stderr=errors)
         process.wait()
         return process
 
@@ -107,10 +106,10 @@ def test_a_measurement_that_fails_is_a_problem_and_what_was_known_stays(tmp_path
 
 
 def test_leaving_ends_a_measurement(tmp_path: Path) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Child] = []
 
-    def start(command: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> "subprocess.Popen[bytes]":
-        started.append(subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE))
+    def start(command: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> Child:
+        started.append(Child([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE))
         return started[0]
 
     GrowingRun(tmp_path).finish("partial", memory=1)

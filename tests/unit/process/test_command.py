@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from zprof.base.errors import BadInput
-from zprof.collectors.record.launch.command import run_command
+from zprof.process.command import run_command
 
 ROOT = str(Path(__file__).parents[4])
 PARENT = """
 import os, sys
-from zprof.collectors.record.launch.command import run_command
+from zprof.process.command import run_command
 say = lambda note: print(note, file=sys.stderr)
 sys.exit(run_command(sys.argv[2:], os.environ, grace_s=float(sys.argv[1]), print_note=say))
 """

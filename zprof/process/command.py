@@ -20,6 +20,8 @@ from typing import IO, Protocol
 from msgspec import Struct
 
 from zprof.base.errors import BadInput
+from zprof.process.child import Child
+from zprof.process.identity import PARENT, START, STATE, THREADS, read_name_and_fields
 from zprof.process.interrupts import raise_lost_interrupt
 
 #: From the interrupt to SIGTERM, and from there to SIGKILL.
@@ -30,8 +32,6 @@ _END_GRACE_S = 10.0
 _SAME_INTERRUPT_S = 0.25
 _MAX_LISTED = 8
 _PROC = Path("/proc")
-# Fields of proc_pid_stat(5), counted after the name in parentheses; start is in ticks since boot.
-_STATE, _PARENT, _THREADS, _START = 0, 1, 17, 19
 #: Forwarded to the child, unless sent by the terminal: the child is in the same group and gets it as well.
 _FORWARDED_SIGNALS = (
     signal.SIGINT,
@@ -218,14 +218,13 @@ def _read_processes() -> dict[int, _ProcessEntry]:
         if not folder.name.isdigit():
             continue
         try:
-            before, _, after = (folder / "stat").read_text(errors="replace").rpartition(")")
+            name, fields = read_name_and_fields(int(folder.name))
         except OSError:  # it has exited in the meantime
             continue
-        fields = after.split()
         # The main thread may exit before the others.
-        if fields[_STATE] not in "ZX" or int(fields[_THREADS]) > 1:
-            process = ProcessId(int(folder.name), int(fields[_START]))
-            entries[process.number] = _ProcessEntry(process, int(fields[_PARENT]), before.partition("(")[2])
+        if fields[STATE] not in "ZX" or int(fields[THREADS]) > 1:
+            process = ProcessId(int(folder.name), int(fields[START]))
+            entries[process.number] = _ProcessEntry(process, int(fields[PARENT]), name)
     return entries
 
 
@@ -244,7 +243,7 @@ def _run_watched(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         child = _start_child(command, environment, before, output)
-        tree = TreeTerminator(child.pid, grace_s)
+        tree = TreeTerminator(child.number, grace_s)
         while child.poll() is None or tree.is_interrupted:
             if observer is not None:
                 observer.poll()
@@ -279,15 +278,14 @@ def _wait_for_signal(
     return signal.sigwaitinfo(signals) if observer is None else signal.sigtimedwait(signals, _OBSERVER_POLL_S)
 
 
-def _get_exit_code(child: subprocess.Popen[bytes], tree: TreeTerminator) -> int:
-    try:
-        code = child.wait(_POLL_S if tree.is_interrupted else None)
-    except subprocess.TimeoutExpired:
-        # Not even SIGKILL ends a process that is waiting for a dead device or file server.
-        return _ENDED if tree.is_ended else _INTERRUPTED
+def _get_exit_code(child: Child, tree: TreeTerminator) -> int:
+    # Not even SIGKILL ends a process that is waiting for a dead device or file server.
+    code = child.wait(_POLL_S if tree.is_interrupted else None)
+    if code is not None:
+        child.end()
     if tree.is_ended:
         return _ENDED
-    if tree.is_interrupted:
+    if tree.is_interrupted or code is None:
         # Launchers turn the interrupt into an exception, or not, as their threads happen to run.
         return _INTERRUPTED
     return code if code >= 0 else _SIGNAL_BASE - code
@@ -298,18 +296,18 @@ def _start_child(
     environment: Mapping[str, str],
     mask: set[int | signal.Signals],
     output: IO[bytes] | None,
-) -> subprocess.Popen[bytes]:
+) -> Child:
     def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     try:
-        return subprocess.Popen(
-            list(command),
-            env=dict(environment),
-            preexec_fn=unblock,
+        return Child(
+            command,
+            environment=environment,
             stdin=subprocess.DEVNULL if output else None,
             stdout=output,
             stderr=output,
+            before=unblock,
         )
     except OSError as error:
         raise BadInput(

@@ -1,0 +1,123 @@
+"""One child process: how it is started, how it is ended, and that nothing of it is left behind."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Self
+
+_POLL_S = 0.01
+
+
+class Child:
+    """A running child, as a context manager: it is ended at the end of the block.
+
+    Args:
+        command: The command line.
+        environment: All of its environment variables; by default those of this process.
+        folder: Its working directory.
+        leads_session: It leads a session of its own: its end is the end of all its descendants there, and no
+            signal of the terminal reaches it.
+        before: Called in the child before the command starts.
+        pass_fds: File descriptors that it inherits.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        stdin: IO[bytes] | int | None = subprocess.DEVNULL,
+        stdout: IO[bytes] | int | None = None,
+        stderr: IO[bytes] | int | None = None,
+        leads_session: bool = False,
+        before: Callable[[], None] | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self._leads_session = leads_session
+        self._process = subprocess.Popen(
+            list(command),
+            env=None if environment is None else dict(environment),
+            cwd=folder,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=leads_session,
+            preexec_fn=before,
+            pass_fds=pass_fds,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @property
+    def number(self) -> int:
+        """Its process number, which is not used again before it is ended."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Return its exit code, -n if signal n killed it; None while it runs."""
+        if self._process.returncode is not None:
+            return self._process.returncode
+        state = os.waitid(os.P_PID, self.number, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if state is None:
+            return None
+        return state.si_status if state.si_code == os.CLD_EXITED else -state.si_status
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Wait for its exit; return its code, None if it still runs after ``timeout_s``."""
+        deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        while (code := self.poll()) is None and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to this process alone, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.number, number)
+
+    def end(self, grace_s: float = 0.0) -> int:
+        """End it, with its session if it leads one, and return its exit code. See ``end_children``."""
+        end_children([self], grace_s)
+        return self._process.returncode
+
+    def _send(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            if self._leads_session:
+                os.killpg(self.number, number)  # also if it has exited itself: its descendants may run
+            else:
+                self.send_signal(number)
+
+    def _reap(self) -> None:
+        self._process.wait()
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+
+
+def end_children(children: Iterable[Child], grace_s: float = 0.0) -> None:
+    """End children: SIGTERM, and SIGKILL to what still runs after ``grace_s`` for all of them together.
+
+    Without a grace they are killed. A child that was ended before is left alone, because numbers are reused.
+    """
+    left = [child for child in children if child._process.returncode is None]
+    if grace_s > 0:
+        for child in left:
+            child._send(signal.SIGTERM)
+        deadline_s = time.monotonic() + grace_s
+        while time.monotonic() < deadline_s and any(child.poll() is None for child in left):
+            time.sleep(_POLL_S)
+    for child in left:
+        child._send(signal.SIGKILL)
+    for child in left:
+        child._reap()
