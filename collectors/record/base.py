@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct, field
 
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 
 #: Columns of one table of ``zprof.run.schema``.
 Columns = Mapping[str, Sequence[Any]]
@@ -69,7 +70,12 @@ class FaultGuard:
             return action()
         except Exception as error:
             reason = first_line(error)
-            self.gaps.append(_make_fault_gap(what, reason, error))
+            if isinstance(error, OSError) and error.errno in _DISK_FULL_ERRORS:
+                text, name = os.strerror(error.errno or 0), error.filename
+                text += f" ({os.fsdecode(name)})" if isinstance(name, str | bytes) else ""
+                self.gaps.append(make_gap("disk_full", what=what, error=text))
+            else:
+                self.gaps.append(make_gap("recorder_failed", what=what, error=reason))
             _log.warning("zprof: %s failed, training continues: %s", what, reason)
             return None
 
@@ -86,20 +92,3 @@ def first_line(error: BaseException) -> str:
     """
     lines = str(error).splitlines()
     return (lines[0] if lines else type(error).__name__)[:200]
-
-
-def _make_fault_gap(what: str, reason: str, error: Exception) -> Gap:
-    if isinstance(error, OSError) and error.errno in _DISK_FULL_ERRORS:
-        return Gap(
-            kind=GapKind.DISK_FULL,
-            what="disk full",
-            reason=f"{what} could not be written: {os.strerror(error.errno or 0)}"
-            + (f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, str | bytes) else ""),
-            remedy="free disk space for the run directory or raise the quota, then record again",
-        )
-    return Gap(
-        kind=GapKind.RECORDING,
-        what=what,
-        reason=reason,
-        remedy="please report this; training was not affected",
-    )

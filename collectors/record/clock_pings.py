@@ -18,7 +18,8 @@ from zprof.collectors.record.base import first_line
 from zprof.collectors.record.logs import MarkLog
 from zprof.collectors.record.torch_private import default_store
 from zprof.model.collectives import CLOCK_GROUP
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 
 PINGS = 3
 #: Marks a ping in the grammar of ``zprof.run.ranges``, so that it is not counted as the program's collective.
@@ -26,11 +27,6 @@ PING_RANGE = "zprof::ping"
 _TIMEOUT = timedelta(seconds=5)
 _POLL_INTERVAL_S = 0.02
 GO, STAY, UNEQUAL = "go", "stay", "unequal"
-_ENDED_EARLY = "a rank ended its recording before the last scheduled step"
-_REASONS = {
-    STAY: "not every rank started recording in time",
-    UNEQUAL: "the ranks record different steps",
-}
 
 
 class ClockPings:
@@ -55,9 +51,11 @@ class ClockPings:
                 if verdict == GO:
                     self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT, group_desc=CLOCK_GROUP)
                 else:
-                    self._fail(_REASONS.get(verdict, _REASONS[STAY]))
+                    self._fail(
+                        "pings_of_different_steps" if verdict == UNEQUAL else "pings_without_all_ranks"
+                    )
             except Exception as error:
-                self._fail(f"could not create a process group for pings: {first_line(error)}")
+                self._fail("pings_without_group", error)
 
     def send(self) -> bool:
         """Fire the pings of one end of a window.
@@ -67,7 +65,7 @@ class ClockPings:
         """
         try:
             if self._group is not None and default_store().check([self._left_key()]):
-                self._fail(_ENDED_EARLY)
+                self._fail("pings_ended_early")
             for _ in range(PINGS if self._group is not None else 0):
                 start_ns = time.time_ns()
                 with torch.profiler.record_function(PING_RANGE):
@@ -79,7 +77,7 @@ class ClockPings:
                 self._marks.add("ping_end", self._count, at_ns=end_ns)
                 self._count += 1
         except Exception as error:
-            self._fail(f"a ping failed: {first_line(error)}")
+            self._fail("ping_failed", error)
             return False
         return True
 
@@ -95,7 +93,7 @@ class ClockPings:
                     work.wait(_TIMEOUT)
             return int(values)
         except Exception as error:
-            self._fail(f"a ping failed: {first_line(error)}")
+            self._fail("ping_failed", error)
             return value
 
     def leave(self) -> None:
@@ -109,7 +107,7 @@ class ClockPings:
                 ):  # otherwise the program has destroyed its groups, and no rank sends pings
                     default_store().set(self._left_key(), "")
             finally:
-                self._fail(_ENDED_EARLY)
+                self._fail("pings_ended_early")
 
     def gaps(self) -> list[Gap]:
         """Return the reason why pings are missing, or an empty list."""
@@ -119,15 +117,9 @@ class ClockPings:
         assert self._group is not None
         return f"zprof/pings/left/{self._group.group_name}"
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, key: str, error: Exception | None = None) -> None:
         self._group = None
-        self._gap = Gap(
-            kind=GapKind.CLOCKS,
-            what="clock pings",
-            reason=reason,
-            remedy="call zprof.record on every rank with the same steps; until then, clocks are aligned"
-            " with the program's collectives",
-        )
+        self._gap = make_gap(key, error="" if error is None else first_line(error))
 
 
 def agree_to_ping(store: Any, rank: int, world_size: int, schedule: str, agree_s: float) -> str:

@@ -20,13 +20,12 @@ from zprof.collectors.record.base import WindowRows, first_line
 from zprof.collectors.record.host_stacks import HostStacks
 from zprof.collectors.record.pending_works import PendingWorks
 from zprof.collectors.record.profiler_session import (
-    TAKEN_OVER_MESSAGE,
-    TAKEN_OVER_REMEDY,
     ProfilerSession,
     list_activities,
 )
 from zprof.collectors.record.torch_private import profile_all_threads_config, work_class
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.run.scratch_folder import open_scratch_folder
 
 #: An anonymous wait in the grammar of ``zprof.run.ranges``.
@@ -57,25 +56,11 @@ class KinetoCollector:
         try:
             self._waits.install()
         except RuntimeError as error:
-            self._gaps.append(
-                Gap(
-                    kind=GapKind.EXPOSED_TIME,
-                    what="waits for collectives",
-                    reason=str(error),
-                    remedy="write ::wait ranges (docs/recording.md), or use a newer torch",
-                )
-            )
+            self._gaps.append(make_gap("waits_not_recordable", error=error))
         try:
             self._stacks.start()
         except (RuntimeError, AttributeError, TypeError) as error:
-            self._gaps.append(
-                Gap(
-                    kind=GapKind.RECORDING,
-                    what="lines of the program",
-                    reason=f"its Python stacks could not be sampled: {first_line(error)}",
-                    remedy="please report this; training was not affected",
-                )
-            )
+            self._gaps.append(make_gap("stacks_not_sampled", error=first_line(error)))
         self._works.install()
 
     def cut(self) -> WindowRows | None:
@@ -130,16 +115,7 @@ class KinetoCollector:
         try:
             config = profile_all_threads_config()
         except (AttributeError, TypeError):
-            self._add_gaps(
-                [
-                    Gap(
-                        kind=GapKind.RECORDING,
-                        what="threads other than the main thread",
-                        reason="this torch cannot profile all threads",
-                        remedy="use torch 2.8 or newer",
-                    )
-                ]
-            )
+            self._add_gaps([make_gap("threads_not_profiled")])
         profile = torch.profiler.profile(
             activities=activities, record_shapes=True, experimental_config=config
         )
@@ -156,16 +132,7 @@ class KinetoCollector:
         session.stop()
         if not session.was_taken_over:
             return profile
-        self._add_gaps(
-            [
-                Gap(
-                    kind=GapKind.RECORDING,
-                    what="time window",
-                    reason=TAKEN_OVER_MESSAGE,
-                    remedy=TAKEN_OVER_REMEDY,
-                )
-            ]
-        )
+        self._add_gaps([make_gap("profiler_taken_over")])
         return None
 
     def _add_gaps(self, gaps: Sequence[Gap]) -> None:

@@ -23,9 +23,7 @@ from zprof.collectors.record.torch_private import (
 )
 
 BUSY_MESSAGE = "another torch profiler is running: turn it off to record"
-TAKEN_OVER_MESSAGE = "the program ran its own torch profiler within the window"
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
-TAKEN_OVER_REMEDY = "turn that profiler off, or record other steps"
 
 
 class ProfilerSession:

@@ -29,7 +29,7 @@ except ModuleNotFoundError:
     require_extra(Extra.RECORD, "zprof.record")
     raise  # torch is there, but not all that it needs
 
-from zprof.collectors.record.base import Collector, Columns, FaultGuard, WindowRows
+from zprof.collectors.record.base import Collector, Columns, FaultGuard, WindowRows, first_line
 from zprof.collectors.record.clock_pings import ClockPings
 from zprof.collectors.record.devices.watch import Devices, DeviceWatch, NoDevices
 from zprof.collectors.record.identity import (
@@ -43,15 +43,10 @@ from zprof.collectors.record.kineto import KinetoCollector
 from zprof.collectors.record.logs import MarkLog, SampleLog
 from zprof.collectors.record.memory.collector import MemoryCollector, Optimizers, as_sequence
 from zprof.collectors.record.memory.out_of_memory import read_failed_allocation, take_census, was_logged
-from zprof.collectors.record.recorder_gaps import (
-    NO_MEMORY_AT_STALL,
-    list_skipped_gaps,
-    make_cut_short_gap,
-    make_error_gap,
-)
 from zprof.collectors.record.schedule import MemoryMode, RecordingSchedule, ScheduledWindow
 from zprof.collectors.record.training import detect_framework, detect_training
 from zprof.collectors.record.windows import Collectors, WindowRecorder
+from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import PlannedSteps, RunManifest, StepLine
@@ -221,7 +216,15 @@ class Recorder:
         if failure is None and not self.active:
             return  # the recording was complete
         step = self._step if self.active else None
-        self._guard.gaps.append(make_error_gap(error, step))
+        is_interrupt, name = isinstance(error, KeyboardInterrupt), type(error).__name__
+        self._guard.gaps.append(
+            make_gap(
+                "program_failed_after_steps" if step is None else "program_failed",
+                step=step,
+                detail="Ctrl-C" if is_interrupt else name,
+                error="an interrupt" if is_interrupt else f"{name}: {first_line(error)}",
+            )
+        )
         if failure is not None and not was_logged(error):
             self._write(take_census(failure, error, model, optimizers, -1 if step is None else step))
         if not self.active:
@@ -238,7 +241,7 @@ class Recorder:
         if kind:
             self._marks.add(kind, stall_ns)
         if tables and not self._windows.recorded_steps[ScheduledWindow.MEMORY]:
-            gaps = [*gaps, NO_MEMORY_AT_STALL]
+            gaps = [*gaps, make_gap("no_memory_at_stall")]
         new_gaps = [gap for gap in gaps if gap not in self._guard.gaps]
         self._guard.gaps.extend(new_gaps)
         return self._guard.succeeds("stall", lambda: self._write_stall(tables, new_gaps))
@@ -379,7 +382,7 @@ class Recorder:
                 *self._guard.gaps,
                 *(pings.gaps() if pings else []),
                 *self._devices.gaps(),
-                *list_skipped_gaps(self._skipped_steps),
+                *([make_gap("updates_skipped", steps=self._skipped_steps)] if self._skipped_steps else []),
                 *self._more_gaps(),
             ],
             status=status,
@@ -407,7 +410,9 @@ class Recorder:
         self._training = TrainingFacts  # it referenced the model
         self._guard.run("device counters", self._devices.stop)
         if self._step < self._schedule.total:
-            self._guard.gaps.append(make_cut_short_gap(self._step, self._schedule.total))
+            self._guard.gaps.append(
+                make_gap("recording_cut_short", steps=self._step, scheduled=self._schedule.total)
+            )
         self._guard.run("run files", lambda: self._flush(status))
 
 

@@ -37,7 +37,7 @@ from zprof.collectors.read.snapshot.stacks import StackTable
 from zprof.collectors.read.snapshot.trace import DeviceTrace, TraceAction, read_device_trace
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
-from zprof.model.recording_gap_texts import SEGMENT_CONTRADICTIONS
+from zprof.model.reading_gap_texts import SEGMENT_CONTRADICTIONS
 from zprof.run.schema import TABLES
 
 #: Row limit for a snapshot of this process.

@@ -15,9 +15,9 @@ from msgspec import Struct
 from zprof.base.extras import Extra, get_install_command
 from zprof.collectors.record.base import first_line
 from zprof.collectors.record.devices.cuda import DeviceIdentity
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 
-DEVICE_COUNTERS = "device counters"
 #: Device files of NVIDIA's driver on Linux and on WSL.
 _DRIVER_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
@@ -65,25 +65,13 @@ def open_nvml(load: LoadLibrary) -> Any | Gap:
     try:
         nvml = load()
     except ImportError as error:
-        return _make_counters_gap(f"pynvml cannot be imported: {error}", get_install_command(Extra.RECORD))
+        return make_gap("nvml_not_installed", error=error, command=get_install_command(Extra.RECORD))
     try:
         nvml.nvmlInit()
     except Exception as error:
         failure = explain_nvml_error(nvml, error)
-        return _make_counters_gap(failure.reason, failure.remedy)
+        return make_gap("nvml_failed", reason=failure.reason, remedy=failure.remedy)
     return nvml
-
-
-def make_no_driver_gap() -> Gap:
-    """Return the gap for a process that uses a GPU but sees no NVIDIA driver."""
-    return _make_counters_gap(
-        "this process does not see an NVIDIA driver (/dev/nvidiactl)",
-        "in a container, expose the GPUs with the NVIDIA runtime; GPUs of other vendors are not supported",
-    )
-
-
-def _make_counters_gap(reason: str, remedy: str) -> Gap:
-    return Gap(kind=GapKind.DEVICE, what=DEVICE_COUNTERS, reason=reason, remedy=remedy)
 
 
 def find_handle(nvml: Any, identity: DeviceIdentity) -> Any:

@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from zprof.collectors.record.devices.cuda import CudaQueries
 from zprof.collectors.record.devices.nvml import QueryFailure, UnusableAnswer, explain_nvml_error, find_handle
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 
 QueryResult = Mapping[str, int | float | None]
 #: All links of a device together (nvml.h: UINT_MAX as scope of an NVLink counter).
@@ -195,11 +196,8 @@ class DeviceProbe:
             if record.failure is not None and record.is_gap:
                 by_reason.setdefault((record.failure.reason, record.failure.remedy), []).append(what)
         return [
-            Gap(
-                kind=GapKind.DEVICE,
-                what=f"counters of {self.device}: {', '.join(whats)}",
-                reason=reason,
-                remedy=remedy,
+            make_gap(
+                "device_queries_failed", device=self.device, counters=whats, reason=reason, remedy=remedy
             )
             for (reason, remedy), whats in by_reason.items()
         ]

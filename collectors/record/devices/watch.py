@@ -28,16 +28,15 @@ from zprof.collectors.read.kineto.process_groups import format_ranks
 from zprof.collectors.record.base import Columns, first_line
 from zprof.collectors.record.devices.cuda import CudaQueries, TorchCuda
 from zprof.collectors.record.devices.nvml import (
-    DEVICE_COUNTERS,
     LoadLibrary,
     has_nvidia_driver,
     load_pynvml,
-    make_no_driver_gap,
     open_nvml,
 )
 from zprof.collectors.record.devices.probe import DeviceProbe, make_memory_queries
 from zprof.collectors.record.torch_private import COLLECTIVE_METHODS, process_group_class
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 
 PERIOD_NS = 200_000_000
 MAX_SHARE = 0.01
@@ -48,7 +47,6 @@ MAX_ROWS = 8192
 _JOIN_S = 2.0
 #: nvmlInit() is slow if no process holds the driver open.
 _OPEN_S = 10.0
-_SPARSE_REMEDY = "the driver responds slowly: check if another monitor polls it often"
 
 
 class SamplingPace:
@@ -78,14 +76,6 @@ class SamplingPace:
     def is_sparse(self) -> bool:
         """True if more than a few samples were delayed."""
         return self.delayed > max(1, self.samples * _SLOW_SAMPLES_RATIO)
-
-    def format_cost(self) -> str:
-        """Return the cost of sampling as text."""
-        total_s = (self.cost_ns + self.pause_ns) / 1e9
-        return (
-            f"{self.delayed} of {self.samples} samples took so long that the next one was delayed; "
-            f"in total, sampling took {self.cost_ns / 1e6:.0f} ms in {total_s:.0f} s"
-        )
 
 
 class SampleReason(StrEnum):
@@ -197,9 +187,7 @@ class DeviceSampler:
         self._stop_requested.set()
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():
-            self._gaps.append(
-                _make_fault_gap("the driver does not respond", "check nvidia-smi and the kernel log (Xid)")
-            )
+            self._gaps.append(make_gap("driver_hangs"))
         self._thread = None
 
     def run(self, wait: Wait) -> None:
@@ -217,9 +205,7 @@ class DeviceSampler:
             while not wait(self._sample() / 1e9):
                 pass
         except Exception as error:  # an error in zprof must never end the program
-            self._gaps.append(
-                _make_fault_gap(first_line(error), "please report this; training was not affected")
-            )
+            self._gaps.append(make_gap("device_counters_failed", error=first_line(error)))
         finally:
             self._opened.set()
 
@@ -239,12 +225,14 @@ class DeviceSampler:
         """Return gaps for failing queries and for sparse samples."""
         gaps = [gap for probe in list(self._probes.values()) for gap in probe.gaps()]
         if self._pace.is_sparse:
+            pace = self._pace
             gaps.append(
-                Gap(
-                    kind=GapKind.DEVICE,
-                    what="regular device samples",
-                    reason=self._pace.format_cost(),
-                    remedy=_SPARSE_REMEDY,
+                make_gap(
+                    "device_samples_sparse",
+                    delayed=pace.delayed,
+                    samples=pace.samples,
+                    cost_ms=pace.cost_ns / 1e6,
+                    total_s=(pace.cost_ns + pace.pause_ns) / 1e9,
                 )
             )
         return [*self._gaps, *gaps]
@@ -269,10 +257,6 @@ class DeviceSampler:
         return DeviceRow(
             time_ns=time_ns, device=probe.device, reason=reason, group=group, cost_ns=cost_ns, **values
         )
-
-
-def _make_fault_gap(reason: str, remedy: str) -> Gap:
-    return Gap(kind=GapKind.DEVICE, what=DEVICE_COUNTERS, reason=reason, remedy=remedy)
 
 
 class Devices(Protocol):
@@ -364,7 +348,7 @@ class DeviceWatch:
         """Return a gap for everything that could not be recorded; none if the program never used a GPU."""
         if not self._was_used:
             return []
-        return [*self._sampler.gaps(), *self._groups.gaps()] if self._started else [make_no_driver_gap()]
+        return [*self._sampler.gaps(), *self._groups.gaps()] if self._started else [make_gap("no_driver")]
 
 
 #: Takes a device, a reason and a group, and samples the device; returns False if NVML does not work.
@@ -460,14 +444,7 @@ class GroupWatch:
 
     def _fail(self, error: Exception) -> None:
         self._active = False
-        self._gaps.append(
-            Gap(
-                kind=GapKind.DEVICE_MEMORY,
-                what="device memory of process groups",
-                reason=f"first collectives were no longer watched: {first_line(error)}",
-                remedy="please report this; training was not affected",
-            )
-        )
+        self._gaps.append(make_gap("groups_not_watched", error=first_line(error)))
 
 
 def _find_device(args: tuple[Any, ...] | None) -> int | None:

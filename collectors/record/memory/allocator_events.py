@@ -16,13 +16,12 @@ from torch.profiler import profile
 from zprof.collectors.record.memory.log import Birth
 from zprof.collectors.record.memory.work_lifetimes import CollectiveWork
 from zprof.collectors.record.profiler_session import (
-    TAKEN_OVER_MESSAGE,
-    TAKEN_OVER_REMEDY,
     ProfilerSession,
     list_activities,
 )
 from zprof.collectors.record.torch_private import ALLOCATION_EVENT
 from zprof.model.collectives import OPERATOR_PREFIXES
+from zprof.model.gap_texts import GAP_TEXTS
 
 
 class BlockLifetime(Struct):
@@ -105,7 +104,8 @@ class AllocatorEvents:
         profiler, self._profiler = self._profiler, None
         taken_over = self._session is not None and self._session.was_taken_over
         if taken_over or not self._is_complete:
-            raise RuntimeError(f"{TAKEN_OVER_MESSAGE}; {TAKEN_OVER_REMEDY}")
+            text = GAP_TEXTS["profiler_taken_over"]
+            raise RuntimeError(f"{text.reason}; {text.remedy}")
         if profiler is not None:
             self._pairs.read(profiler)
 

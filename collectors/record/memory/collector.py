@@ -38,7 +38,8 @@ from zprof.collectors.record.memory.tables import (
 from zprof.collectors.record.memory.work_lifetimes import CollectiveWork, WorkPatch
 from zprof.collectors.record.schedule import MemoryMode
 from zprof.collectors.record.torch_private import current_graph_task_id, enter_mode_below, remove_mode
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.training import Phase
 
 #: Allocations of at least this size get a stack, which costs 0.3 us; smaller ones never rank among the
@@ -47,27 +48,9 @@ MIN_STACK_BYTES = 4096
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 
-MODEL_NOT_GIVEN = Gap(
-    kind=GapKind.MEMORY_PART,
-    what="memory: split of parameters and optimizer master weights",
-    reason="the model was not given: all tensors that an optimizer updates count as parameters",
-    remedy="pass model=",
-)
 #: Placeholder operator of storages first recorded by a hook; some operator in the window allocated them.
 UNKNOWN_OPERATOR = "(seen by a hook)"
 
-OPERATORS_NOT_RECORDED = Gap(
-    kind=GapKind.MEMORY_PART,
-    what="operator workspaces, and communication buffers other than gathered parameters",
-    reason="light mode records hooks, not operators",
-    remedy="record memory in full mode",
-)
-FIRST_STEP_ONLY = Gap(
-    kind=GapKind.MEMORY_PART,
-    what="activations after the first step of the memory window",
-    reason="light mode records saved tensors in the first step only",
-    remedy="use the peak of the window, which covers the first step, or record memory in full mode",
-)
 _STEP_PHASES = (Phase.FORWARD, Phase.OPTIMIZER)
 
 
@@ -253,10 +236,10 @@ class MemoryCollector:
         """Return a gap for everything that could not be recorded."""
         self._read_allocator()
         has_trained = bool(self._log.phases)
-        model_gaps = [MODEL_NOT_GIVEN] if self._without_model and has_trained else []
-        light_mode_gaps = (
-            [OPERATORS_NOT_RECORDED, *self._first_step.gaps()] if self.mode is MemoryMode.LIGHT else []
-        )
+        model_gaps = [make_gap("model_not_given")] if self._without_model and has_trained else []
+        if self.mode is not MemoryMode.LIGHT:
+            return [*self._log.gaps, *model_gaps, *self._history.gaps()]
+        light_mode_gaps = [make_gap("operators_not_recorded"), *self._first_step.gaps()]
         return [*self._log.gaps, *model_gaps, *light_mode_gaps, *self._history.gaps()]
 
     def _install(self, what: str, install: Callable[[], None], remove: Callable[[], None]) -> None:
@@ -268,14 +251,7 @@ class MemoryCollector:
         try:
             action()
         except Exception as error:
-            self._log.gaps.append(
-                Gap(
-                    kind=GapKind.MEMORY_PART,
-                    what=f"memory: {what}",
-                    reason=first_line(error),
-                    remedy="see the reason; the rest of the recording and training are not affected",
-                )
-            )
+            self._log.gaps.append(make_gap("memory_part_failed", what=what, error=first_line(error)))
 
     def _remove_saved_tensor_hooks(self) -> None:
         """Remove the saved-tensor hooks, and the wrappers that kept collectives from capturing them."""
@@ -389,7 +365,8 @@ class FirstStepWatcher:
         """Return a gap if the window has steps after the first, whose saved tensors are not recorded."""
         later_phases = [] if self._end_phase_index is None else self._log.phases[self._end_phase_index :]
         # A compiled model has no forward hooks; its optimizer's step still shows that a step ran.
-        return [FIRST_STEP_ONLY] if any(phase in _STEP_PHASES for _, phase in later_phases) else []
+        has_later_step = any(phase in _STEP_PHASES for _, phase in later_phases)
+        return [make_gap("saved_tensors_of_first_step")] if has_later_step else []
 
     def _step_done(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Call ``on_done`` when all optimizers have stepped, or one has stepped twice.

@@ -22,13 +22,13 @@ from zprof.collectors.record.torch_private import (
     stop_cuda_history,
     take_cuda_snapshot,
 )
+from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap, GapKind
 
 #: Entries of the ring buffer: an allocation takes three of them, a few kilobytes with its stack.
 MAX_ENTRIES = 200_000
 #: First stack number of the history; storage stacks have lower numbers.
 FIRST_STACK = 1 << 40
-_HISTORY = "memory: allocator history"
 
 
 class CudaMemory(Protocol):
@@ -90,7 +90,7 @@ class CudaHistory:
         if not self._memory.in_use():
             return
         if self._memory.is_recorded():
-            self._gaps.append(_make_taken_gap("the program records its own, which zprof does not change"))
+            self._gaps.append(make_gap("allocator_history_in_use"))
             return
         self._recording = True  # before the next line, which may fail half way
         self._memory.record(self._max_entries)
@@ -101,7 +101,7 @@ class CudaHistory:
             return
         self._recording = False
         if not self._memory.is_recorded():
-            self._gaps.append(_make_taken_gap("the program turned it off within the window"))
+            self._gaps.append(make_gap("allocator_history_turned_off"))
             return
         try:
             self._snapshot = self._memory.snapshot()
@@ -133,14 +133,7 @@ class CudaHistory:
             # Every window has memory from before the window: that is not a gap.
             self._gaps += [gap for gap in self._tables.gaps if gap.kind is not GapKind.BEFORE_HISTORY]
         except Exception as error:
-            self._gaps.append(
-                Gap(
-                    kind=GapKind.ALLOCATOR_HISTORY,
-                    what=_HISTORY,
-                    reason=first_line(error),
-                    remedy="please report this; training was not affected",
-                )
-            )
+            self._gaps.append(make_gap("allocator_history_failed", error=first_line(error)))
 
 
 def merge_history(tables: Mapping[str, Columns], history: Mapping[str, Columns]) -> dict[str, Columns]:
@@ -159,8 +152,3 @@ def _offset_stacks(numbers: Any) -> Any:
     column = numbers if isinstance(numbers, pa.Array) else pa.array(numbers, pa.int64())
     offset = np.asarray(column.fill_null(0)) + FIRST_STACK
     return pa.array(offset, pa.int64(), mask=np.asarray(column.is_null()))
-
-
-def _make_taken_gap(reason: str) -> Gap:
-    remedy = "let zprof record it: do not call torch.cuda.memory._record_memory_history in the window"
-    return Gap(kind=GapKind.ALLOCATOR_HISTORY, what=_HISTORY, reason=reason, remedy=remedy)

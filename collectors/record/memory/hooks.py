@@ -24,7 +24,7 @@ from zprof.collectors.record.memory.storages import (
     find_plain_tensors,
 )
 from zprof.collectors.record.torch_private import DisableTorchDispatch, skip_in_compiler
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
 from zprof.model.training import Phase
 
 
@@ -113,15 +113,7 @@ class Hooks:
         """Stop recording saved tensors; tensors that are already saved stay usable."""
         saved_tensors, self._saved_tensors = self._saved_tensors, None
         if saved_tensors is not None and not saved_tensors.remove():
-            self._log.gaps.append(
-                Gap(
-                    kind=GapKind.MEMORY_PART,
-                    what="saved-tensor hooks left in place",
-                    reason="the window ended on a different thread than it started on, or where torch "
-                    "forbids hooks",
-                    remedy="create the model on the thread that trains it",
-                )
-            )
+            self._log.gaps.append(make_gap("hooks_left"))
 
     def _hook_modules(self, name: str, module: nn.Module) -> None:
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from zprof.collectors.record.base import first_line
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.model.training import Phase
 
@@ -108,26 +109,16 @@ class MemoryLog:
 
     def record_missed(self, what: str, error: BaseException) -> None:
         """Record once per kind that something could not be read; the recording goes on."""
-        what = f"memory: {what}"
-        if all(gap.what != what for gap in self.gaps):
-            remedy = "see the reason; the rest of the recording and training are not affected"
-            self.gaps.append(
-                Gap(kind=GapKind.MEMORY_PART, what=what, reason=first_line(error), remedy=remedy)
-            )
+        gap = make_gap("memory_part_failed", what=what, error=first_line(error))
+        if all(other.what != gap.what for other in self.gaps):
+            self.gaps.append(gap)
 
     def fail(self, what: str, error: BaseException) -> None:
         """Stop recording after an error in zprof: training continues, the rest of the window is unknown."""
         if not self.active:
             return
         self.active = False
-        self.gaps.append(
-            Gap(
-                kind=GapKind.MEMORY_PART,
-                what=f"memory of this window ({what})",
-                reason=first_line(error),
-                remedy="please report this; training was not affected",
-            )
-        )
+        self.gaps.append(make_gap("memory_window_failed", what=what, error=first_line(error)))
 
 
 def _drain(rows: list[_T]) -> list[_T]:

@@ -32,9 +32,9 @@ from zprof.collectors.record.engines.deepspeed_steps import EngineSteps, is_call
 from zprof.collectors.record.identity import RECORDING_VARIABLE, OutsideRecording, identify_rank
 from zprof.collectors.record.program.discovery import Optimizer, Trained, find_idle_optimizers, find_trained
 from zprof.collectors.record.program.steps import OptimizerSteps, StepCycle
-from zprof.collectors.record.recorder_gaps import list_replaced_gaps, list_uncertain_gaps
 from zprof.collectors.record.schedule import MemoryMode, RecordingSchedule, ScheduledWindow
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 
 if TYPE_CHECKING:
@@ -56,13 +56,6 @@ from zprof.collectors.record.torch_private import is_outside_modes
 
 #: Steps to wait for an optimizer that exists but has not stepped yet.
 MAX_STEPS_TO_WAIT = 6
-_FORKED_GAP = Gap(
-    kind=GapKind.MEMORY_PART,
-    what="memory before the first step",
-    reason="this process was forked from one that had started to build the model; "
-    "earlier memory was not recorded",
-    remedy="start the ranks with torchrun or with spawn",
-)
 MAX_ROWS = 1_000_000
 MAX_SECONDS = 600.0
 _CHECK_EVERY_S = 1.0
@@ -219,7 +212,8 @@ class ProgramRecording(OutsideRecording):
             self._cycle.freeze_order()
             self._has_started = True
             if (trained := self._find_trained()).by_size:
-                recorder.add({}, [_make_model_by_size_gap(trained)])
+                models = [type(model).__name__ for model in trained.models]
+                recorder.add({}, [make_gap("model_by_size", models=models)])
             recorder.begin(
                 self._cycle.step_count
             )  # last, so that slow work here is not part of a recorded step
@@ -261,7 +255,7 @@ class ProgramRecording(OutsideRecording):
             multiprocessing.util.Finalize(
                 None, self.finish, exitpriority=0
             )  # a fork exits without atexit handlers
-            recorder.add({}, [_FORKED_GAP])
+            recorder.add({}, [make_gap("init_of_fork")])
         if self._init is not None:
             recorder.add({**self._init.tables(), "mark": self._init.marks()}, self._init.gaps())
         self._init = None
@@ -312,7 +306,10 @@ class ProgramRecording(OutsideRecording):
             [step for step in steps if step >= skip]
             for steps in (self._cycle.uncertain_steps, self._cycle.replaced_steps)
         )
-        return [*list_uncertain_gaps(uncertain), *list_replaced_gaps(replaced)]
+        gaps = [make_gap("step_ends_uncertain", steps=uncertain)] if uncertain else []
+        if replaced:
+            gaps.append(make_gap("optimizer_replaced", steps=replaced, last=replaced[-1]))
+        return gaps
 
     def _stop(self) -> None:
         self._process_id = 0
@@ -349,16 +346,6 @@ class ProgramRecording(OutsideRecording):
         self._is_fork = True
         self._devices = DeviceWatch()  # the parent's thread does not exist in this process
         self._guard.run("watch for stalls", self._start_watch)
-
-
-def _make_model_by_size_gap(trained: Trained) -> Gap:
-    names = ", ".join(type(model).__name__ for model in trained.models)
-    return Gap(
-        kind=GapKind.RECORDING,
-        what="identity of the trained model",
-        reason=f"no module holds the optimized tensors; the largest one was used: {names}",
-        remedy="call zprof.record(model=…) in the program",
-    )
 
 
 class InitWindow:
@@ -426,23 +413,9 @@ class InitWindow:
         """Return a gap for everything that could not be recorded."""
         gaps = list(self._guard.gaps)
         if self._limit_message:
-            gaps.append(
-                Gap(
-                    kind=GapKind.MEMORY_PART,
-                    what="memory before the first step",
-                    reason=f"the first step came too late: recording ended after {self._limit_message}",
-                    remedy="the recorded part is valid; --no-init disables this window",
-                )
-            )
+            gaps.append(make_gap("init_too_long", limit=self._limit_message))
         elif not self._marks.time_ns:
-            gaps.append(
-                Gap(
-                    kind=GapKind.MEMORY_PART,
-                    what="memory before the first step",
-                    reason="no module registered a parameter where zprof could record it",
-                    remedy="none for programs that train tensors outside modules",
-                )
-            )
+            gaps.append(make_gap("init_without_parameters"))
         return gaps
 
     def _make_hook(self, *, is_buffer: bool) -> Callable[..., None]:

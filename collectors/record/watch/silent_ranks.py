@@ -24,7 +24,8 @@ from zprof.collectors.record.watch.shared_files import (
     read_state,
 )
 from zprof.collectors.record.watch.thread_text import make_thread_tables, parse_thread_text
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.hang import ProcessState, RankProcess
 from zprof.run.files import lock_folder, write_atomically
 from zprof.run.manifest import (
@@ -213,23 +214,16 @@ def _read_marks(run: Path, manifest: RankManifest) -> dict[str, list[Any]]:
 
 def _make_gap(state: RankState, process: RankProcess, has_text: bool) -> Gap:
     if has_text:
-        condition = "its Python threads were held up (the GIL was not released)"
+        key, detail = "rank_held_up", "GIL held"
     elif process.state is ProcessState.ENDED:
-        condition = "its process has ended"
+        key, detail = "rank_silent", "its process has ended"
     elif process.state is not None:
-        condition = f"its process is {process.state.value}"
+        key, detail = "rank_silent", f"its process is {process.state.value}"
     elif process.host == socket.gethostname():
-        condition = "its process does not answer"
+        key, detail = "rank_silent", "its process does not answer"
     else:
-        condition = "its process was not seen from here"
-    return Gap(
-        kind=GapKind.COLLECTIVES,
-        what="flight recorder",
-        rank=state.rank,
-        detail="GIL held" if has_text else condition,
-        reason=f"the rank could not save itself: {condition}; its progress is that of the last look before",
-        remedy=f"look at process {process.number} on {process.host} with py-spy dump or gdb while it hangs",
-    )
+        key, detail = "rank_silent", "its process was not seen from here"
+    return make_gap(key, rank=state.rank, detail=detail, process=process.number, host=process.host)
 
 
 def _find_process_state(state: RankState) -> ProcessState | None:

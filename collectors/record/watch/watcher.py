@@ -54,7 +54,8 @@ from zprof.collectors.record.watch.thread_text import (
     make_thread_tables,
     parse_thread_text,
 )
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 
 _MAX_PERIOD_S = 1.0
 _PERIODS_PER_LIMIT = 5
@@ -266,12 +267,7 @@ class RankWatch:
         )
 
     def _note_error(self, error: Exception) -> None:
-        gap = Gap(
-            kind=GapKind.RECORDING,
-            what="watch for stalls",
-            reason=first_line(error),
-            remedy="please report this; training was not affected",
-        )
+        gap = make_gap("watch_failed", error=first_line(error))
         if self._writer is not None and self._errors == 1:
             try:
                 self._writer.save_stall("", 0, {}, [gap])
@@ -438,12 +434,7 @@ def _read_flight_tables() -> tuple[dict[str, Columns], list[Gap]]:
         dump = _describe_groups(pickle.loads(content), groups)
         converted = convert_dump(dump)
     except Exception as error:
-        gap = Gap(
-            kind=GapKind.COLLECTIVES,
-            what="flight recorder",
-            reason=first_line(error),
-            remedy="use torch 2.8 or newer, and set TORCH_FR_BUFFER_SIZE=2000 (zprof doctor)",
-        )
+        gap = make_gap("flight_recorder_missing", error=first_line(error))
         from zprof.run.schema import TABLES
 
         empty: dict[str, Columns] = {

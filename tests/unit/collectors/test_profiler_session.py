@@ -11,8 +11,9 @@ from torch.profiler import profile, record_function
 
 from zprof.collectors.record.kineto import WAIT_RANGE, KinetoCollector
 from zprof.collectors.record.memory.collector import MemoryCollector
-from zprof.collectors.record.profiler_session import BUSY_MESSAGE, TAKEN_OVER_MESSAGE
+from zprof.collectors.record.profiler_session import BUSY_MESSAGE
 from zprof.collectors.record.torch_private import is_profiler_running
+from zprof.model.gap_texts import make_gap
 
 Make = Callable[[], KinetoCollector | MemoryCollector]
 Work = torch._C._distributed_c10d.Work
@@ -73,7 +74,7 @@ def test_zprof_gives_way_to_a_profiler_that_starts_within_the_window(make: Make,
         program.stop()
     assert seen(program) == (1 if ends_within else 2)
     assert "events" not in collector.tables()
-    assert any(TAKEN_OVER_MESSAGE in gap.reason for gap in collector.gaps())
+    assert any(make_gap("profiler_taken_over").reason in gap.reason for gap in collector.gaps())
     assert not is_profiler_running()
 
 

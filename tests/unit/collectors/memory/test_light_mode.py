@@ -5,8 +5,9 @@ import torch
 from memory_window import Window, record, small_model, train_step
 from torch import nn
 
-from zprof.collectors.record.memory.collector import FIRST_STEP_ONLY, OPERATORS_NOT_RECORDED, MemoryCollector
+from zprof.collectors.record.memory.collector import MemoryCollector
 from zprof.collectors.record.schedule import MemoryMode
+from zprof.model.gap_texts import make_gap
 
 LIGHT = MemoryMode.LIGHT
 
@@ -41,9 +42,9 @@ def test_activations_are_those_of_the_first_step() -> None:
 
 
 def test_what_is_not_seen_is_a_gap() -> None:
-    assert window_of(1).gaps == [OPERATORS_NOT_RECORDED]
-    assert window_of(2).gaps == [OPERATORS_NOT_RECORDED, FIRST_STEP_ONLY]
-    assert FIRST_STEP_ONLY in window_of(2, compiled=True).gaps
+    assert window_of(1).gaps == [make_gap("operators_not_recorded")]
+    assert window_of(2).gaps == [make_gap("operators_not_recorded"), make_gap("saved_tensors_of_first_step")]
+    assert make_gap("saved_tensors_of_first_step") in window_of(2, compiled=True).gaps
 
 
 class Watcher(nn.Module):

@@ -12,8 +12,9 @@ from memory_window import Window, record, small_model, train_step
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from zprof.collectors.record.memory.collector import MODEL_NOT_GIVEN, MemoryCollector
+from zprof.collectors.record.memory.collector import MemoryCollector
 from zprof.collectors.record.schedule import MemoryMode
+from zprof.model.gap_texts import make_gap
 from zprof.model.tenants import Tenant
 
 PARAMETERS, GRADIENTS, STATE = Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE
@@ -166,7 +167,7 @@ def test_without_the_model_the_optimized_tensors_are_parameters_with_a_gap(known
     optimizer = torch.optim.AdamW(model.parameters())
     train_step(model, optimizer)
     window = record(lambda: train_step(model, optimizer), None, optimizer if known else None)
-    assert window.gaps == [MODEL_NOT_GIVEN]
+    assert window.gaps == [make_gap("model_not_given")]
     size = size_of(model)
     assert states(window)[PARAMETERS] == size
     assert states(window)[STATE] == 2 * size + 4 * len(list(model.parameters()))
