@@ -1,5 +1,7 @@
-"""Detect snapshots, traces, flight-recorder dumps and archives by their first bytes. File names are not
-trusted. ``FOREIGN_FORMATS`` lists formats that are recognized and not read.
+"""All file formats: how a file is recognized, by whom it is read, and in which sandbox.
+
+Files are recognized by their first bytes; file names are not trusted. ``FORMATS`` lists what is read,
+``FOREIGN_FORMATS`` what is recognized and refused with what to pass instead.
 """
 
 import re
@@ -35,9 +37,7 @@ _LOG_LINE = re.compile(
 
 
 class FileKind(StrEnum):
-    """Kinds of files that a user may pass as a run. ``JSON`` may be a trace that its first bytes do not
-    reveal.
-    """
+    """Kinds of files, by their first bytes. ``JSON`` may be a trace that they do not reveal."""
 
     SNAPSHOT = "snapshot"
     GZIP_SNAPSHOT = "gzip snapshot"
@@ -48,6 +48,67 @@ class FileKind(StrEnum):
     PICKLE = "other pickle"
     TORCH_ARCHIVE = "torch archive"
     OTHER = "other"
+
+
+class SourceKind(StrEnum):
+    """What files of a kind become: files of one source make one run, and an import takes only one."""
+
+    TRACE = "trace"
+    SNAPSHOT = "snapshot"
+    DUMP = "hang dump or log"
+
+
+class Format(Struct, frozen=True, kw_only=True):
+    """A format that zprof reads.
+
+    Attributes:
+        holds: What its first bytes hold.
+        source: What its files become.
+        reader: ``module:function`` that writes a run of its files.
+        sandbox: Module of the child process that parses it under limits. Empty: a reader of zprof that executes
+            nothing and takes memory in proportion to the file.
+    """
+
+    holds: str
+    source: SourceKind
+    reader: str
+    sandbox: str = ""
+
+
+_IMPORTS = "zprof.collectors.read.imports"
+_TRACES, _SNAPSHOTS = f"{_IMPORTS}.traces:write_traces", f"{_IMPORTS}.snapshots:write_snapshots"
+_DUMPS = f"{_IMPORTS}.flight_dumps:write_dumps"
+_SNAPSHOT_CHILD = "zprof.collectors.read.snapshot.child"
+_DUMP_CHILD = "zprof.collectors.read.flight_recorder.child"
+
+#: What is read. ``LOG`` also needs a line about a stuck collective, and may be text of no known form.
+FORMATS: dict[FileKind, Format] = {
+    FileKind.TRACE: Format(
+        holds="JSON with a key of the Trace Event Format or of Kineto; plain, gzip or zstd",
+        source=SourceKind.TRACE,
+        reader=_TRACES,
+    ),
+    FileKind.SNAPSHOT: Format(
+        holds="a pickle with the segments or device traces of the CUDA allocator",
+        source=SourceKind.SNAPSHOT,
+        reader=_SNAPSHOTS,
+        sandbox=_SNAPSHOT_CHILD,
+    ),
+    FileKind.GZIP_SNAPSHOT: Format(
+        holds="such a pickle, in gzip", source=SourceKind.SNAPSHOT, reader=_SNAPSHOTS, sandbox=_SNAPSHOT_CHILD
+    ),
+    FileKind.DUMP: Format(
+        holds="a pickle or JSON with the process groups or entries of the flight recorder; plain or gzip",
+        source=SourceKind.DUMP,
+        reader=_DUMPS,
+        sandbox=_DUMP_CHILD,
+    ),
+    FileKind.LOG: Format(
+        holds="text with a line of torchrun, of a rank or of ProcessGroupNCCL",
+        source=SourceKind.DUMP,
+        reader=_DUMPS,
+    ),
+}
 
 
 def detect_file_kind(file: BinaryIO) -> FileKind:

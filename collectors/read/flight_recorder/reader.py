@@ -19,6 +19,7 @@ from zprof.collectors.read.flight_recorder.child import (
     DumpJob,
 )
 from zprof.collectors.read.flight_recorder.entries import DUMP_AGAIN
+from zprof.collectors.read.formats import FORMATS, FileKind
 from zprof.process.sandbox import ChildFailure, Limits, Sandbox, make_program
 
 _MEBIBYTE = 1 << 20
@@ -133,7 +134,7 @@ class _Batch:
         (folder / JOBS_NAME).write_bytes(msgspec.json.encode(self._pending))
         self._lines = (folder / ANSWERS_NAME).open("a+b")
         arguments = [str(folder), msgspec.json.encode(self._limits).decode()]
-        program = make_program("zprof.collectors.read.flight_recorder.child")
+        program = make_program(FORMATS[FileKind.DUMP].sandbox)
         self._sandbox = Sandbox(program, arguments, self._limits, folder=folder)
 
 

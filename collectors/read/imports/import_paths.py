@@ -1,16 +1,18 @@
 """Import Kineto traces, CUDA memory snapshots or flight-recorder dumps, one per rank, as a run."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 from msgspec import Struct
 
 from zprof.base.errors import BadInput
+from zprof.collectors.read.formats import FORMATS
 from zprof.collectors.read.imports.file_ranks import RankedFile
 from zprof.collectors.read.imports.options import ImportOptions, ImportProgress, NoImportProgress, Written
-from zprof.collectors.read.imports.sources import SourceKind, Sources, find_sources
+from zprof.collectors.read.imports.sources import find_sources
 from zprof.run.output_path import replace_run
 
 
@@ -45,8 +47,16 @@ def import_paths(
             run.parent.mkdir(parents=True, exist_ok=True)
             with _open_temporary_folder(run) as folder:
                 temporary = folder / run.name
-                written = _write_run(
-                    temporary, sources, options or ImportOptions(), progress or NoImportProgress()
+                # The readers of a source are one, whichever of its formats a file has.
+                reader = next(each.reader for each in FORMATS.values() if each.source is sources.kind)
+                module, _, function = reader.partition(":")
+                write_run: Callable[..., Written] = getattr(import_module(module), function)
+                written = write_run(
+                    temporary,
+                    sources.files,
+                    sources.notes,
+                    options or ImportOptions(),
+                    progress or NoImportProgress(),
                 )
                 if run.is_dir():
                     run.rmdir()  # replace_run leaves a folder only if it is empty
@@ -68,17 +78,3 @@ def _open_temporary_folder(run: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _write_run(run: Path, sources: Sources, options: ImportOptions, progress: ImportProgress) -> Written:
-    if sources.kind is SourceKind.TRACE:
-        from zprof.collectors.read.imports.traces import write_traces
-
-        return write_traces(run, sources.files, sources.notes, options, progress)
-    if sources.kind is SourceKind.DUMP:
-        from zprof.collectors.read.imports.flight_dumps import write_dumps
-
-        return write_dumps(run, sources.files, sources.notes, options, progress)
-    from zprof.collectors.read.imports.snapshots import write_snapshots
-
-    return write_snapshots(run, sources.files, sources.notes, progress, options.workers)

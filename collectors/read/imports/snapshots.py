@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from zprof.base.errors import BadInput, MissingData
 from zprof.collectors.read.imports.file_ranks import RankedFile, rank_files, refuse_duplicate_ranks
-from zprof.collectors.read.imports.options import ImportProgress, Written
+from zprof.collectors.read.imports.options import ImportOptions, ImportProgress, Written
 from zprof.collectors.read.imports.trace_worker import Refusal
 from zprof.collectors.read.imports.traces import make_refusal_gaps, make_unusable_error
 from zprof.collectors.read.snapshot.reader import SnapshotReaderKilled, read_snapshot
@@ -35,12 +35,12 @@ _NO_BLOCKS = Refusal(
 
 
 def write_snapshots(
-    run: Path, paths: Sequence[Path], notes: Sequence[str], progress: ImportProgress, workers: int = 0
+    run: Path, paths: Sequence[Path], notes: Sequence[str], options: ImportOptions, progress: ImportProgress
 ) -> Written:
     """Write the snapshots at ``paths`` as the run ``run``; return the file of each rank, and notes.
 
-    Files that cannot be read become gaps if another one can. ``workers``: files that are read at the same
-    time, 0 for as many as the processors and the memory allow.
+    Files that cannot be read become gaps if another one can. Without ``options.workers``, as many
+    are read at the same time as the processors and the memory allow.
 
     Raises:
         BadInput: no file can be used, or two files are from the same rank.
@@ -55,7 +55,7 @@ def write_snapshots(
     sizes = {file.path: file.path.stat().st_size for file in ranking.files}
     progress.start(len(sizes), sum(sizes.values()))
     read_bytes = 0
-    workers = workers or _choose_workers(max(sizes.values()))
+    workers = options.workers or _choose_workers(max(sizes.values()))
     for file, refusal in _write_ranks(run, manifest, ranking.files, workers):
         if refusal is not None:
             refused[file.path] = refusal

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 
 from msgspec import Struct
@@ -11,7 +10,14 @@ from msgspec import Struct
 from zprof.base.errors import BadInput
 from zprof.base.formatting import printable, shorten
 from zprof.base.suggestions import suggest_path
-from zprof.collectors.read.formats import FileKind, ForeignFormat, detect_file_kind, identify_foreign
+from zprof.collectors.read.formats import (
+    FORMATS,
+    FileKind,
+    ForeignFormat,
+    SourceKind,
+    detect_file_kind,
+    identify_foreign,
+)
 from zprof.collectors.read.hang_log.records import has_evidence
 from zprof.collectors.read.imports.file_ranks import search_rank
 from zprof.run.files import open_plain
@@ -35,20 +41,8 @@ _HINT = (
 )
 
 
-class SourceKind(StrEnum):
-    """Kind of importable files; an import accepts only one kind."""
-
-    TRACE = "trace"
-    SNAPSHOT = "snapshot"
-    DUMP = "hang dump or log"
-
-
-_KINDS = {
-    FileKind.TRACE: SourceKind.TRACE,
-    FileKind.SNAPSHOT: SourceKind.SNAPSHOT,
-    FileKind.GZIP_SNAPSHOT: SourceKind.SNAPSHOT,
-    FileKind.DUMP: SourceKind.DUMP,
-}
+#: Kinds whose first bytes are enough.
+_SURE_KINDS = FORMATS.keys() - {FileKind.LOG}
 _PLURALS = {
     SourceKind.TRACE: "traces",
     SourceKind.SNAPSHOT: "memory snapshots",
@@ -110,9 +104,11 @@ def detect_kind(path: Path) -> FileKind:
 def _make_file_source(path: Path) -> Sources:
     """Return one file as a source, with any name; JSON that does not start like a trace may still be one."""
     kind = detect_kind(path)
-    foreign = None if kind in _KINDS else _identify_foreign(path)
-    if kind in _KINDS or (kind is FileKind.JSON and foreign is None):
-        return Sources(kind=_KINDS.get(kind, SourceKind.TRACE), files=(path,))
+    if kind in _SURE_KINDS:
+        return Sources(kind=FORMATS[kind].source, files=(path,))
+    foreign = _identify_foreign(path)
+    if kind is FileKind.JSON and foreign is None:
+        return Sources(kind=SourceKind.TRACE, files=(path,))
     if kind in (FileKind.LOG, FileKind.OTHER) and _is_log(path):
         return Sources(kind=SourceKind.DUMP, files=(path,))
     if foreign is not None:
@@ -250,9 +246,9 @@ def _group_by_kind(folder: Path) -> dict[SourceKind, list[Path]]:
     """Return the importable files of a folder; ignore unreadable ones."""
     found: dict[SourceKind, list[Path]] = {kind: [] for kind in SourceKind}
     for path in _list_folder(folder):
-        kind = _KINDS.get(_detect_kind_or_other(path))
-        if kind is not None:
-            found[kind].append(path)
+        kind = _detect_kind_or_other(path)
+        if kind in _SURE_KINDS:
+            found[FORMATS[kind].source].append(path)
     return found
 
 

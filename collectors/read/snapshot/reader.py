@@ -18,7 +18,7 @@ import pyarrow as pa
 from msgspec import Struct, to_builtins
 
 from zprof.base.errors import BadInput
-from zprof.collectors.read.formats import FileKind, detect_file_kind
+from zprof.collectors.read.formats import FORMATS, FileKind, detect_file_kind
 from zprof.collectors.read.pickle_sandbox import inflate
 from zprof.collectors.read.snapshot.child import ANSWER, DAMAGED_HINT
 from zprof.model.gaps import Gap
@@ -159,7 +159,7 @@ def _run_child(file: BinaryIO, folder: Path, limits: Limits) -> None:
         BadInput: it crashed or was killed.
     """
     arguments = [str(folder), json.dumps(to_builtins(limits))]
-    program = make_program("zprof.collectors.read.snapshot.child")
+    program = make_program(FORMATS[FileKind.SNAPSHOT].sandbox)
     with Sandbox(program, arguments, limits, folder=folder, stdin=file) as child:
         failure = child.wait()
     if failure is not None:

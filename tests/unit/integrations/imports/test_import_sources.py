@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pickle
+from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +13,9 @@ import pytest
 from tests.support.hostile_pickles import good
 from tests.support.trace_folders import trace_document, write_ranks, write_trace
 from zprof.base.errors import BadInput
-from zprof.collectors.read.formats import FileKind, detect_file_kind
+from zprof.collectors.read.formats import FORMATS, FileKind, SourceKind, detect_file_kind
 from zprof.collectors.read.imports.cache import needs_import
-from zprof.collectors.read.imports.sources import SourceKind, find_sources
+from zprof.collectors.read.imports.sources import find_sources
 
 TRACE = json.dumps(trace_document()).encode()
 LONG = b'{"metadata": {"x": "' + b"y" * 9000 + b'"}, "traceEvents": []}'
@@ -214,3 +215,12 @@ def test_a_pickle_of_something_else_is_no_snapshot(tmp_path: Path) -> None:
             find_sources([path])
     (tmp_path / "real.pickle").write_bytes(SNAPSHOT)
     assert find_sources([tmp_path]).files == (tmp_path / "real.pickle",)
+
+
+def test_what_the_table_of_formats_names_exists() -> None:
+    for entry in FORMATS.values():
+        module, _, function = entry.reader.partition(":")
+        assert callable(getattr(import_module(module), function))
+        assert not entry.sandbox or callable(import_module(entry.sandbox).start)
+    assert {entry.source for entry in FORMATS.values()} == set(SourceKind)
+    assert len({(entry.source, entry.reader) for entry in FORMATS.values()}) == len(SourceKind)
