@@ -33,6 +33,7 @@ from zprof.causes.cause import (
 )
 from zprof.diagnosis.claims import change_saving, split_savings
 from zprof.model.findings import LEVELS, Confidence, Finding, SavingNote, Severity, cap_confidence
+from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap, GapKind
 from zprof.step.edits import changes_graph
 from zprof.step.play import PlayedStep, widen_gains
@@ -92,13 +93,9 @@ def _list_gaps(answers: Mapping[str, Finding | Untested]) -> Iterator[Gap]:
         if isinstance(answer, Untested):
             names.setdefault(answer, []).append(name)
     for missing, untested in names.items():
-        yield Gap(
-            kind=missing.kind,
-            causes=tuple(untested),
-            what=f"rule{'s' if len(untested) > 1 else ''} {', '.join(untested)} not tested",
-            reason=missing.reason,
-            remedy=missing.remedy,
-        )
+        key = "causes_not_tested" if len(untested) > 1 else "cause_not_tested"
+        gap = make_gap(key, causes=untested, reason=missing.reason, remedy=missing.remedy)
+        yield replace(gap, kind=missing.kind)
 
 
 def _price_answers(

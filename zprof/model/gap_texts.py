@@ -7,6 +7,7 @@ from typing import Any
 from zprof.base.formatting import format_bytes, format_percent
 from zprof.model.analysis_gap_texts import ANALYSIS_GAP_TEXTS
 from zprof.model.gaps import Gap
+from zprof.model.prediction_gap_texts import PREDICTION_GAP_TEXTS
 from zprof.model.reading_gap_texts import READING_GAP_TEXTS
 from zprof.model.recording_gap_texts import RECORDING_GAP_TEXTS
 
@@ -16,7 +17,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "percent": format_percent,
 }
 #: All texts by key.
-GAP_TEXTS = {**RECORDING_GAP_TEXTS, **READING_GAP_TEXTS, **ANALYSIS_GAP_TEXTS}
+GAP_TEXTS = {**RECORDING_GAP_TEXTS, **READING_GAP_TEXTS, **ANALYSIS_GAP_TEXTS, **PREDICTION_GAP_TEXTS}
 
 
 def make_gap(
@@ -35,7 +36,7 @@ def make_gap(
     ``bytes``, ``percent``, ``plural step`` ("steps" unless the value is 1), and for sequences ``and``
     ("a and b"), ``list`` ("a, b") and ``list4`` (the first four).
     """
-    text, values = GAP_TEXTS[key], {"rank": rank, "step": step, "detail": detail, **values}
+    text, values = GAP_TEXTS[key], {"rank": rank, "step": step, "detail": detail, "causes": causes, **values}
     what, reason, remedy = (_FORMATTER.vformat(template, (), values) for template in text[1:])
     return Gap(
         kind=text.kind,

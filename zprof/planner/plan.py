@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.job import Assumed, Job
 from zprof.model.plan import PIPELINES, SCHEME_NAMES, ZERO_STAGES, Assumption, Plan, PlanRow, Scheme
 from zprof.model.tenants import DISPLAY_ORDER
@@ -17,7 +18,7 @@ from zprof.planner.parallelism import spread_devices
 from zprof.planner.planned_step import STEP_ASSUMPTIONS, TRAFFIC_ASSUMPTIONS, plan_step
 from zprof.planner.refusals import refuse_impossible
 from zprof.planner.sensitivity import analyze_sensitivity
-from zprof.planner.unit_times import achieved_flops_per_s, find_rate_gaps
+from zprof.planner.unit_times import achieved_flops_per_s
 from zprof.planner.usual_values import drop_assumed, list_assumed_leaves
 from zprof.version import __version__
 
@@ -31,7 +32,6 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
 #: A plan that leaves less than this share of the device is tight. The threshold is a choice: the driver's
 #: context, network buffers and fragmentation are not part of the peak and take about that much.
 TIGHT_RATIO = 0.1
-_USE_SHAPE_REMEDY = "plan with --layers and --hidden instead of --model"
 
 
 def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivity: bool = False) -> Plan:
@@ -64,9 +64,7 @@ def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivit
         assumptions=({key: ASSUMPTIONS[key] for key in sorted(keys)}),
         sensitivity=analyze_sensitivity(drop_assumed(job)) if with_sensitivity else None,
         gaps=(
-            *_expert_gap(job),
-            *find_rate_gaps(job),
-            *_one_unit_gap(job),
+            *_list_job_gaps(job),
             *_row_gaps(answers),
             *_missing_time_gaps(job, [row for row, _ in answers]),
         ),
@@ -123,32 +121,19 @@ def _count_state_bytes(given: Job, spread: Job, scheme: Scheme) -> int:
     return total_state_bytes(spread, scheme)
 
 
-def _expert_gap(job: Job) -> Iterator[Gap]:
+def _list_job_gaps(job: Job) -> Iterator[Gap]:
     block = None if job.shape is None else job.shape.block
     if block is not None and block.experts > 1:
-        yield Gap(
-            kind=GapKind.PLAN,
-            what="expert parallelism",
-            reason=f"all {block.experts} experts of a block are planned as data parallel: each rank computes "
-            "its own tokens with all experts, and every token finds its expert (none is dropped)",
-            remedy="add the all-to-all of tokens and divide the experts' states by the expert ranks yourself",
-        )
+        yield make_gap("plan_of_experts", experts=block.experts)
+    if job.hardware is not None and achieved_flops_per_s(job, job.hardware) is None:
+        yield make_gap("plan_without_fp32_peak", hardware=job.hardware.name)
+    if is_one_unit(job):
+        yield make_gap("plan_of_one_unit")
 
 
 def is_one_unit(job: Job) -> bool:
     """Return True if the model's units were counted and its root contains no unit that could be a layer."""
     return job.shape is None and bool(job.units) and all(unit.encloses for unit in job.units)
-
-
-def _one_unit_gap(job: Job) -> Iterator[Gap]:
-    if is_one_unit(job):
-        yield Gap(
-            kind=GapKind.PLAN,
-            what="units of the model: only one, its root",
-            reason="it has no nn.ModuleList of blocks: ZeRO-3 gathers the entire model at once, and GPipe "
-            "and PipeDream have no layers to divide, so they are omitted",
-            remedy="put the blocks in an nn.ModuleList, or " + _USE_SHAPE_REMEDY,
-        )
 
 
 def _row_gaps(made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> Iterator[Gap]:
@@ -168,12 +153,7 @@ def _missing_time_gaps(job: Job, rows: Sequence[PlanRow]) -> Iterator[Gap]:
         return
     affected = [row for row in rows if row.step is None]
     if affected and achieved_flops_per_s(job, job.hardware) is not None:
-        yield Gap(
-            kind=GapKind.PLAN,
-            what=f"times of {_join_scheme_names(affected)}",
-            reason="for a counted model, the size of the tensors between its ranks is unknown",
-            remedy=_USE_SHAPE_REMEDY,
-        )
+        yield make_gap("plan_without_tensor_sizes", schemes=_join_scheme_names(affected))
 
 
 def _join_scheme_names(rows: Sequence[PlanRow]) -> str:

@@ -84,7 +84,7 @@ def analyze_sensitivity(job: Job) -> Sensitivity:
 
     Units are derived from the shape after the job is spread, because spreading changes the micro-batches and
     with them the bytes. Without hardware, the break-even is computed for all presets, and the series are
-    empty. Without a peak in the job's precision the result is empty (``unit_times.find_rate_gaps`` has the
+    empty. Without a peak in the job's precision the result is empty (the plan has the
     gap). Without a batch, the job gets the largest power of two of tokens up to the break-even.
     """
     if job.hardware is not None and achieved_flops_per_s(job, job.hardware) is None:

@@ -17,7 +17,6 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Hardware, Job, ModelUnit
 from zprof.planner.parallelism import BlockTimes, block_times
 from zprof.planner.rounding import ceil_div
@@ -191,18 +190,3 @@ def achieved_flops_per_s(job: Job, hardware: Hardware) -> float | None:
     """Return the achieved flop/s; None if the job computes in fp32 and that peak is unknown."""
     peak = hardware.peak_flops_per_s(job.element_bytes.parameter)
     return None if peak is None else peak * hardware.efficiency_ratio
-
-
-def find_rate_gaps(job: Job) -> tuple[Gap, ...]:
-    """Return a gap if step times need an fp32 peak that is unknown; else an empty tuple."""
-    hardware = job.hardware
-    if hardware is None or achieved_flops_per_s(job, hardware) is not None:
-        return ()
-    return (
-        Gap(
-            kind=GapKind.PLAN,
-            what="step times",
-            reason=f"the fp32 peak of {hardware.name} is unknown; only its 16-bit peak is",
-            remedy="set peak_fp32_tflops in the hardware file, or plan with --precision bf16",
-        ),
-    )

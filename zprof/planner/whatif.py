@@ -27,7 +27,8 @@ from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.zero_formulas import compute_tenant_formulas
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.hang import is_stuck
 from zprof.model.memory import RankMemory
 from zprof.model.plan import Change, Outlook, PredictedFigure, Prediction
@@ -63,7 +64,6 @@ from zprof.step.schedule import (
     build_program,
 )
 
-_STEP_GAP = "step of a changed run"
 #: Gathers of new parameters that hold scratch at the same time, after the update.
 _CONCURRENT_GATHERS = 2
 
@@ -163,25 +163,9 @@ def _model_gaps(base: ModelledRun) -> list[Gap]:
     """Return the gaps that make the model uncertain."""
     gaps = []
     if not base.reproduces:
-        gaps.append(
-            Gap(
-                kind=GapKind.PREDICTION,
-                what=_STEP_GAP,
-                reason=f"the model of the run differs from the measured step by {abs(base.error_ratio):.0%} "
-                f"(more than {REPRODUCES_RATIO:.0%}): ranges are twice as wide",
-                remedy="record more steps on an otherwise idle machine",
-            )
-        )
+        gaps.append(make_gap("model_inexact", error=abs(base.error_ratio), limit=REPRODUCES_RATIO))
     if not base.model.link.is_known:
-        gaps.append(
-            Gap(
-                kind=GapKind.PREDICTION,
-                what="latency and bandwidth of the link",
-                reason="messages of each kind have only one size: predictions for another link assume "
-                "anything between bandwidth-bound and latency-bound",
-                remedy="record with units of different sizes",
-            )
-        )
+        gaps.append(make_gap("link_of_one_size"))
     return gaps
 
 
@@ -290,21 +274,10 @@ class _Walk:
 
 def measure_memory(analysis: RunAnalysis) -> MeasuredMemory | Gap:
     """Return the memory figures that predictions start from; a gap if the run does not record enough."""
-    what = "peak of a changed run"
     if not analysis.memory.per_rank:
-        return Gap(
-            kind=GapKind.PREDICTION,
-            what=what,
-            reason="no memory was recorded",
-            remedy="record with the memory window on",
-        )
+        return make_gap("peak_without_memory")
     if len(compute_tenant_formulas(analysis.training)) < len(_TENANT_ASSUMPTIONS) - 1:
-        return Gap(
-            kind=GapKind.PREDICTION,
-            what=what,
-            reason="the run does not report its stage, its parameters or the bytes of its states",
-            remedy="pass them to the recorder: zprof.record(..., training=zprof.TrainingFacts(...))",
-        )
+        return make_gap("peak_without_facts")
     rank = max(analysis.memory.per_rank, key=lambda entry: entry.peak_bytes)
     facts = analysis.training
     phases = [phase for phase in analysis.memory.phases if phase.rank == rank.rank]

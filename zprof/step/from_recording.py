@@ -38,7 +38,8 @@ from zprof.analysis.time.host_calls import read_loader_spans
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.steps import StepWindows
 from zprof.model.collectives import CollectiveKind
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.run.reader import Run
 from zprof.step.lost_members import fill_lost_members
 from zprof.step.structure import (
@@ -73,19 +74,19 @@ def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
     With ``apart`` each rank is independent: its collectives take as long as recorded, including waits.
     """
     if analysis.source is None or not analysis.tracks or not len(analysis.steps):
-        return make_replay_gap("the recording is not available")
+        return make_gap("replay_without_recording")
     if analysis.run.device == "cpu":
-        return make_replay_gap("the ranks compute on the CPU")
+        return make_gap("replay_on_cpu")
     steps = find_common_steps(analysis)
     if not steps:
-        return make_replay_gap("no step was recorded by all ranks")
+        return make_gap("replay_without_common_step")
     tasks = _read_ranks(analysis, steps)
     if not _fits(tasks):
         fewer = bisect_left(
             range(1, len(steps)), True, key=lambda count: not _fits(_read_ranks(analysis, steps[-count:]))
         )
         if not fewer:
-            return make_replay_gap(f"a step has more than {_MAX_TASKS:,} calls")
+            return make_gap("replay_too_large", limit=_MAX_TASKS)
         steps = steps[-fewer:]
         tasks = _read_ranks(analysis, steps)
     return tasks if isinstance(tasks, Gap) else _connect_ranks(analysis, tasks, steps, apart=apart)
@@ -110,16 +111,6 @@ def _fits(tasks: Sequence[RankTasks] | Gap) -> bool:
     return isinstance(tasks, Gap) or sum(map(len, tasks)) <= _MAX_TASKS
 
 
-def make_replay_gap(reason: str) -> Gap:
-    """Return the gap of a step that cannot be played."""
-    return Gap(
-        kind=GapKind.REPLAY,
-        what="replay of the step",
-        reason=reason,
-        remedy="record steps of all ranks with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
-    )
-
-
 def _read_ranks(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] | Gap:
     assert analysis.source is not None
     windows = [tracks.host_steps.only(steps) for tracks in analysis.tracks]
@@ -131,11 +122,9 @@ def _read_ranks(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] 
         mine = analysis.collectives.at(rows.get(tracks.rank, np.zeros(0, dtype=np.int64)))
         tasks, unlaunched_ratio = read_tasks(analysis.source, tracks, mine, window, origin)
         if unlaunched_ratio > _MAX_UNLAUNCHED_RATIO:
-            return make_replay_gap(
-                f"{unlaunched_ratio:.0%} of the work of rank {tracks.rank} has no recorded launch"
-            )
+            return make_gap("replay_without_launches", ratio=unlaunched_ratio, played=tracks.rank)
         if not len(tasks):  # truncated, or host and device have different clocks
-            return make_replay_gap(f"rank {tracks.rank} has no host call within its steps")
+            return make_gap("replay_without_host_calls", played=tracks.rank)
         found.append(tasks)
     return found
 
@@ -377,7 +366,7 @@ def build_host_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | G
     """
     steps = find_common_steps(analysis)
     if not steps:
-        return make_replay_gap("no step was recorded by all ranks")
+        return make_gap("replay_without_common_step")
     rows = analysis.collectives
     per_step = max(1, len(rows) // max(1, len(np.unique(rows.ints("step")))) if len(rows) else 1)
     steps = steps[-max(2, _MAX_COLLECTIVES // per_step) :]
@@ -391,7 +380,7 @@ def build_host_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | G
         tasks.append(made)
         on.append(blocks_on)
     if not any(len(each) for each in tasks):
-        return make_replay_gap("no rank has a timed step")
+        return make_gap("replay_without_timed_step")
     shared = match_collectives(tasks, rows, apart=apart)
     return Graph(
         ranks=tuple(

@@ -34,7 +34,7 @@ def test_every_text_is_used_and_every_gap_passes_the_values_of_its_text() -> Non
             continue
         text = "".join(GAP_TEXTS[key.value][1:]) if key.value in GAP_TEXTS else "{is missing}"
         fields = {field for _, field, _, _ in Formatter().parse(text) if field is not None}
-        if not fields <= given | {"rank", "step", "detail"} and None not in given:
+        if not fields <= given | {"rank", "step", "detail", "causes"} and None not in given:
             wrong.append(key.value)
     assert not unused
     assert not wrong

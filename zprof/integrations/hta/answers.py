@@ -5,7 +5,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 
 #: Categories of device work; HTA itself counts every row on a stream as work.
 KERNELS = frozenset({"kernel", "Kernel"})
@@ -157,22 +158,6 @@ def find_unanswered(rank: int, answers: HtaAnswers, questions: Sequence[str]) ->
         if not answers.has(question):
             failed.setdefault(answers.error(question), []).append(question)
     return [
-        Gap(
-            kind=GapKind.SECOND_OPINION,
-            what=f"HTA ({', '.join(failed_questions)})",
-            rank=rank,
-            reason=f"HTA failed: {error}",
-            remedy="zprof's own results do not depend on it; HTA needs complete JSON files with GPU work",
-        )
+        make_gap("hta_failed", rank=rank, questions=failed_questions, error=error)
         for error, failed_questions in failed.items()
     ]
-
-
-def make_no_trace_gap() -> Gap:
-    """Return the gap of a run whose trace is not available."""
-    return Gap(
-        kind=GapKind.SECOND_OPINION,
-        what="HTA",
-        reason="HTA reads traces, and a run does not contain them",
-        remedy="zprof report TRACE --hta, with the trace or folder of traces instead of the run",
-    )

@@ -12,10 +12,10 @@ from zprof.integrations.hta.answers import (
     IdleRow,
     Rows,
     find_unanswered,
-    make_no_trace_gap,
 )
 from zprof.integrations.hta.process import ask_all, format_source_name
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.report import HtaCriticalPath, RankOpinion, Report, SecondOpinion, StreamIdle
 
 _QUESTIONS = ("rows", "idle", "critical")
@@ -25,7 +25,7 @@ def add_second_opinion(report: Report, run: Path, wall_s: float | None = None) -
     """Add HTA's results for the traces from which ``run`` was imported to the report, or gaps."""
     files = read_origin(run) if report.run.source == "trace" else None
     if files is None:
-        return replace(report, gaps=(*report.gaps, make_no_trace_gap()))
+        return replace(report, gaps=(*report.gaps, make_gap("hta_without_trace")))
     loaded_files = {rank: path for rank, path in files.items() if rank in report.run.ranks_loaded}
     opinion, gaps = ask_second_opinion(loaded_files, wall_s)
     return replace(report, second_opinion=opinion, gaps=(*report.gaps, *gaps))
@@ -47,15 +47,7 @@ def ask_second_opinion(
 def _make_rank_opinion(rank: int, answers: HtaAnswers) -> tuple[RankOpinion | None, list[Gap]]:
     rows = answers.get("rows", Rows)
     if rows is not None and not rows.device:
-        return None, [
-            Gap(
-                kind=GapKind.SECOND_OPINION,
-                what="HTA",
-                rank=rank,
-                reason="HTA only analyzes device work, and the trace of this rank contains none",
-                remedy="record with ProfilerActivity.CUDA, on a rank with a GPU",
-            )
-        ]
+        return None, [make_gap("hta_without_device_work", rank=rank)]
     idle, critical = answers.get("idle", list[IdleRow]), answers.get("critical", Critical)
     gaps = find_unanswered(rank, answers, ("idle", "critical"))
     if idle is None and critical is None:

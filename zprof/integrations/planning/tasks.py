@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from zprof.base.errors import BadInput
 from zprof.base.extras import Extra, require_extra
 from zprof.integrations.planning.child_process import LIMITS, run_task
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.job import Assumed, Backend, Job, ModelUnit
 from zprof.model.plan import Plan, PlanRow, PlanVerification, VerifiedStage, VerifiedTenant
 from zprof.model.tenants import DISPLAY_ORDER
@@ -48,6 +49,7 @@ def verify_plan(plan: Plan, model: str | None = None, limits: Limits = LIMITS) -
     if not results:
         reason = next(iter(failed.values()), failure or "it exited the process")
         raise BadInput(f"--verify: the rank failed to run: {reason}", hint="plan without --verify")
+    failed = {stage: failed.get(stage) or failure for stage in sorted(set(rows) - set(results))}
     ranks = f"{job.degrees.dp} data-parallel x {job.degrees.mp} model-parallel ranks"
     source = f"the model returned by {model}" if model else "a GPT of the planned shape"
     return PlanVerification(
@@ -56,7 +58,10 @@ def verify_plan(plan: Plan, model: str | None = None, limits: Limits = LIMITS) -
         how=_METHOD,
         stages=tuple(_compare_stage(rows[stage], results[stage]) for stage in sorted(results)),
         gaps=(
-            *_list_failed_stage_gaps(sorted(set(rows) - set(results)), failed, failure),
+            *(
+                make_gap("stage_failed" if reason else "stage_not_reached", stage=stage, reason=reason)
+                for stage, reason in failed.items()
+            ),
             *_list_unverifiable_gaps(job, model),
         ),
         seconds=time.monotonic() - start,
@@ -118,58 +123,15 @@ def _ratio(planned: int | None, verified: int) -> float | None:
     return planned / verified - 1 if planned is not None and verified else None
 
 
-def _list_failed_stage_gaps(stages: list[int], failed: Mapping[int, str], failure: str) -> tuple[Gap, ...]:
-    return tuple(
-        Gap(
-            kind=GapKind.PLAN,
-            what=f"stage {stage} was not verified",
-            reason=failed.get(stage) or failure or "the process exited before this stage",
-            remedy=f"verify it alone with --stage {stage}",
-        )
-        for stage in stages
-    )
-
-
 def _list_unverifiable_gaps(job: Job, model: str | None) -> tuple[Gap, ...]:
     """List the memory that a fake rank cannot measure."""
-    gaps = [
-        Gap(
-            kind=GapKind.PLAN,
-            what="kernel workspaces and communicator memory are not verified",
-            reason="fake tensors have no allocator, no workspaces and no collectives in flight; "
-            "attention runs the CPU kernel, which saves the same tensors as flash attention",
-            remedy="record a few steps: zprof record -o RUN -- CMD",
-        )
-    ]
+    gaps = [make_gap("workspaces_not_verified")]
     if model is not None:
-        gaps.append(
-            Gap(
-                kind=GapKind.PLAN,
-                what="memory saved by the loss is not verified",
-                reason="--model returns a model without its loss; "
-                "the sum of its first output was used instead",
-                remedy="let the model return its loss",
-            )
-        )
+        gaps.append(make_gap("loss_not_verified"))
     if job.backend is Backend.GLOO:
-        gaps.append(
-            Gap(
-                kind=GapKind.PLAN,
-                what="gloo's internal copies are not verified",
-                reason="a fake process group makes no copies; the plan counts them as communication buffers",
-                remedy="record a few steps of zprof train",
-            )
-        )
+        gaps.append(make_gap("gloo_copies_not_verified"))
     if job.residual.offload:
-        gaps.append(
-            Gap(
-                kind=GapKind.PLAN,
-                what="checkpoints in host memory are not verified",
-                reason="with fake tensors, host and device cannot be told apart: "
-                "they are counted on the device",
-                remedy="record a few steps of zprof train --pa-cpu",
-            )
-        )
+        gaps.append(make_gap("host_checkpoints_not_verified"))
     return tuple(gaps)
 
 

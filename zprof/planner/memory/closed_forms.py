@@ -42,7 +42,8 @@ keeps a copy of the table; otherwise each has its own table.
 from collections.abc import Mapping, Sequence
 
 from zprof.analysis.zero_formulas import compute_tenant_formulas
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.job import Job, ModelUnit, Residual, Shape
 from zprof.model.plan import PIPELINES, Assumption, Scheme, Term, get_zero_stage
 from zprof.model.tenants import Tenant
@@ -53,26 +54,6 @@ from zprof.planner.rounding import ceil_div
 
 #: Bytes per element of a fused buffer: fp32.
 FUSED_BYTES = 4
-_NO_SHAPE = (
-    "the model's layers are unknown",
-    "give --layers and --hidden, or --preset, instead of --params",
-)
-_NO_BATCH = ("the batch is unknown", "give --micro-batch and --sequence")
-#: Reason and remedy for a counted model.
-_NO_UNIT_BYTES = (
-    "the memory that the model's units save and need is unknown",
-    "use a forward that takes int64 tokens [samples, sequence], or plan with --layers and --hidden instead "
-    "of --model",
-)
-_NO_SPLIT = (
-    "how model-parallel ranks split the memory of a counted model is unknown",
-    "plan with --layers and --hidden instead of --model",
-)
-_TENANT_LABELS = {
-    Tenant.ACTIVATIONS: "planned activations",
-    Tenant.TEMPORARY_BUFFERS: "planned temporary buffers",
-    Tenant.COMMUNICATION_BUFFERS: "planned communication buffers",
-}
 _STATE_SUBS = {
     Tenant.PARAMETERS: "weight",
     Tenant.GRADIENTS: "grad",
@@ -259,13 +240,13 @@ def make_unknown_term(tenant: Tenant, sub: str, assumption: str) -> Term:
 def find_memory_gaps(job: Job, terms: tuple[Term, ...]) -> tuple[Gap, ...]:
     """Return one gap per tenant that has an unknown term."""
     if job.shape is None and not job.units:
-        reason, remedy = _NO_SHAPE
+        key = "plan_without_shape"
     elif job.batch.tokens is None:
-        reason, remedy = _NO_BATCH
+        key = "plan_without_batch"
     else:
-        reason, remedy = _NO_UNIT_BYTES if job.degrees.mp == 1 else _NO_SPLIT
+        key = "plan_without_unit_bytes" if job.degrees.mp == 1 else "plan_without_split"
     return tuple(
-        Gap(kind=GapKind.PLAN, what=_TENANT_LABELS[tenant], reason=reason, remedy=remedy)
+        make_gap(key, tenant=tenant.value.replace("_", " "))
         for tenant in dict.fromkeys(term.tenant for term in terms if term.bytes is None)
     )
 

@@ -20,7 +20,8 @@ from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
 from zprof.analysis.time.ledger import RankTracks
 from zprof.model.collectives import BYTES_PER_ELEMENT
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.plan import Calibration
 from zprof.step.from_units.unit_replay import MessageCosts, PassWork, StepPasses, measure_costs
 from zprof.step.links import Link, fit_link
@@ -38,7 +39,6 @@ from zprof.step.units import (
     sort_by_launch,
 )
 
-_GAP_WHAT = "step of a changed run"
 #: Name of the reference engine in a run; how it gathers new parameters is known.
 _REFERENCE_ENGINE = "reference"
 #: Units whose bytes differ by less than this share are assumed to take equal compute.
@@ -78,27 +78,22 @@ class RankTraffic(Struct, frozen=True, kw_only=True):
 def calibrate(analysis: RunAnalysis) -> CalibratedModel | Gap:
     """Fit the model of a run; return a gap if the run does not record enough."""
     if analysis.run.world_size < 2:
-        return _calibration_gap("a single rank has no communication", "record a run with at least two ranks")
+        return make_gap("model_of_one_rank")
     if not len(analysis.steps) or not analysis.tracks:
-        return _calibration_gap("no timed step was recorded", "record with the time window enabled")
+        return make_gap("model_without_step")
     messages = select_messages(analysis)
     if messages is None:
-        return _calibration_gap("no gather or reduction was recorded", "record with the time window enabled")
+        return make_gap("model_without_messages")
     if not messages.steps:
-        return _calibration_gap(
-            "no step with gathers or reductions was recorded by all ranks",
-            "record the same steps on all ranks: profiler.step()",
-        )
+        return make_gap("model_without_common_step")
     rows = messages.sharding
     rows = rows.with_columns(at=launch_times_ns(rows))
     order = detect_order(rows.at(np.isin(rows.ints("step"), messages.steps)))
     if order is None:
-        return _calibration_gap(
-            "no gradient reduction was recorded", "record complete steps, including the backward"
-        )
+        return make_gap("model_without_reductions")
     link = fit_link(analysis, messages.all_sharding, messages.group_size)
     if link is None:
-        return _calibration_gap("no message was matched across ranks", "record all ranks of a process group")
+        return make_gap("model_without_matches")
     device = analysis.run.device != "cpu"
     policy = detect_policy(rows, order, analysis.training.stage)
     policy = replace(policy, updates_first=device and analysis.training.engine != _REFERENCE_ENGINE)
@@ -121,10 +116,6 @@ def _reduced_element_bytes(analysis: RunAnalysis, messages: ShardingMessages) ->
     if sizes:
         return int(np.median(sizes))
     return analysis.training.reduction_bytes or analysis.training.communication_bytes
-
-
-def _calibration_gap(reason: str, remedy: str) -> Gap:
-    return Gap(kind=GapKind.PREDICTION, what=_GAP_WHAT, reason=reason, remedy=remedy)
 
 
 def _fit_step_passes(

@@ -17,7 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.plan import Change, PredictedFigure
 from zprof.model.time import LEDGER_TERMS
 from zprof.step.from_units import assumptions
@@ -111,26 +112,9 @@ def find_change_gaps(model: CalibratedModel, changes: Sequence[Change]) -> list[
     """Return the gaps of the requested changes: open questions, and changes without effect."""
     found = []
     if any(is_gather_unknown(model, change) for change in changes):
-        found.append(
-            Gap(
-                kind=GapKind.PREDICTION,
-                what="overlap of the parameter gather in stages 1 and 2",
-                reason="this run has no gather after its update: the range extends from hidden under "
-                "the next forward to fully exposed",
-                remedy="set it with --overlap-gather on or off",
-            )
-        )
+        found.append(make_gap("gather_overlap_unknown"))
     if any(is_far_latency(change) for change in changes):
-        found.append(
-            Gap(
-                kind=GapKind.PREDICTION,
-                what="share of the latency due to the link",
-                reason="the fitted latency is the entire cost of a message apart from its bytes, including "
-                "software and threads: the range extends from not scaled to the full time of the smallest "
-                "message",
-                remedy="record a run on such a link, or with smaller units",
-            )
-        )
+        found.append(make_gap("link_latency_unknown"))
     return found + [gap for change in changes if (gap := _make_no_effect_gap(model, change))]
 
 
@@ -138,25 +122,18 @@ def _make_no_effect_gap(model: CalibratedModel, change: Change) -> Gap | None:
     """Return a gap with the reason why a part of the change has no effect."""
     stage = model.policy.stage if change.stage is None else change.stage
     changes_gathers = change.prefetch is not None or change.keep_after_forward is not None
-    reason = ""
+    units, key = len(model.skeleton.units), ""
     if change.overlap_gather is not None and stage not in (1, 2):
-        reason = f"only stages 1 and 2 gather new parameters after the update, not stage {stage}"
+        key = "no_effect_without_update_gather"
     elif changes_gathers and stage != 3:
-        reason = f"only stage 3 gathers units for their passes, not stage {stage}"
+        key = "no_effect_without_unit_gathers"
     elif change.element_bytes_reduced is not None and not model.reduced_element_bytes:
-        reason = "the run does not record the element size of its reductions"
-    elif change.units_merged is not None and change.units_merged > len(model.skeleton.units):
-        reason = f"the run has {len(model.skeleton.units)} units: all of them are merged into one"
+        key = "no_effect_without_element_size"
+    elif change.units_merged is not None and change.units_merged > units:
+        key = "no_effect_beyond_units"
     elif change != Change() and not has_effect(model, change):
-        reason = "the run already has this setting"
-    if not reason:
-        return None
-    return Gap(
-        kind=GapKind.PREDICTION,
-        what=f"{describe_change(change)}: effect on the step",
-        reason=reason,
-        remedy="zprof whatif --help describes each change",
-    )
+        key = "no_effect_of_same_setting"
+    return make_gap(key, change=describe_change(change), stage=stage, units=units) if key else None
 
 
 class ModelledRun(Struct, frozen=True, kw_only=True):

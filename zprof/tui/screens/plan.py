@@ -14,7 +14,8 @@ from textual.timer import Timer
 
 from zprof.base.errors import ZprofError
 from zprof.model.cursor import Cursor
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.plan import Calibration, Change, Outlook, Prediction
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report
@@ -93,8 +94,7 @@ class PlannedChange(Struct, frozen=True, kw_only=True):
     def gaps(self) -> tuple[Gap, ...]:
         """Return what could not be predicted, and why."""
         if isinstance(self.answer, ZprofError):
-            reason, remedy = str(self.answer), self.answer.hint
-            return (Gap(kind=GapKind.PREDICTION, what="prediction", reason=reason, remedy=remedy),)
+            return (make_gap("prediction_failed", error=self.answer, hint=self.answer.hint),)
         return self.outlook.gaps if self.outlook else ()
 
 
