@@ -290,8 +290,7 @@ def judge(folder: Path) -> Hang:
 
     with tempfile.TemporaryDirectory() as temporary:
         imported = import_paths([folder], Path(temporary) / "run.zprof")
-        hang: Hang = find_hang(Run(imported.run))
-        return hang
+        return find_hang(Run(imported.run))
 
 
 if __name__ == "__main__":

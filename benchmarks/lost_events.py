@@ -277,8 +277,7 @@ def _is_execution(event: dict[str, Any]) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
-    trace: dict[str, Any] = msgspec.json.decode(gzip.decompress(data) if path.suffix == ".gz" else data)
-    return trace
+    return msgspec.json.decode(gzip.decompress(data) if path.suffix == ".gz" else data)
 
 
 def tabulate_losses(outcomes: Sequence[LossOutcome]) -> list[dict[str, Any]]:

@@ -59,8 +59,7 @@ def first_paint(run: Path, size: tuple[int, int]) -> dict[str, float]:
     started = time.time()
     command = [sys.executable, "-c", _PAINT, *arguments, str(started)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def paint(run: str, columns: str, lines: str, started: str) -> None:

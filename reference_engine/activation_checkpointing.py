@@ -94,8 +94,7 @@ class Store(Protocol):
 
 def call_block(unit: str, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Return ``block(x)`` without checkpointing."""
-    output: torch.Tensor = block(x)
-    return output
+    return block(x)
 
 
 def make_block_runner(config: ActivationConfig, *, blocks: int, mp: Comm | None = None) -> BlockRunner:

@@ -120,10 +120,9 @@ class VocabParallelLoss(nn.Module):
 
     def forward(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Map [tokens, own vocabulary] logits and [tokens] targets to a float32 loss, equal on all ranks."""
-        loss: torch.Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+        return _CrossEntropy.apply(  # type: ignore[no-untyped-call]
             logits, targets, self._mp, self._unit
         )
-        return loss
 
 
 class _CrossEntropy(torch.autograd.Function):

@@ -170,8 +170,7 @@ def load_engine_kernel() -> Update:
     reason = cuda.explain_unavailable()
     if reason is not None:
         raise NotMeasured(reason)
-    kernel: Update = cuda.CudaAdamW(torch.device("cuda", 0))
-    return kernel
+    return cuda.CudaAdamW(torch.device("cuda", 0))
 
 
 def make_shard(elements: int, gradient: torch.dtype, low: torch.dtype | None, *, seed: int = 0) -> Shard:

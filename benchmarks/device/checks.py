@@ -18,8 +18,7 @@ class Check:
 
     def measure(self) -> Mapping[str, Any]:
         """Run the check in this process and return its figures."""
-        figures: Mapping[str, Any] = getattr(importlib.import_module(self.module), self.function)()
-        return figures
+        return getattr(importlib.import_module(self.module), self.function)()
 
 
 def _make_check(name: str, module: str, function: str, limit_s: float) -> Check:

@@ -49,8 +49,7 @@ def read_digests(folder: Path = COPIES) -> dict[str, Digest]:
 
 def read_copy(name: str, folder: Path = COPIES) -> Documents:
     """Return the documents of a case as they were."""
-    documents: Documents = json.loads(lzma.decompress((folder / f"{name}.json.xz").read_bytes()))
-    return documents
+    return json.loads(lzma.decompress((folder / f"{name}.json.xz").read_bytes()))
 
 
 def update_copies(

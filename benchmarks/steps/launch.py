@@ -160,8 +160,7 @@ def _start(
 def _result(measure: str, rank: int, folder: Path, code: int) -> dict[str, Any]:
     path = _result_path(measure, rank, folder)
     if path.exists():
-        result: dict[str, Any] = json.loads(path.read_text())
-        return result
+        return json.loads(path.read_text())
     lines = _log_path(measure, rank, folder).read_text(errors="replace").strip().splitlines()
     last = lines[-1] if lines else "no output"
     raise RanksFailed(f"rank {rank} of the {measure} pass ended with code {code}: {last}")

@@ -65,8 +65,8 @@ class Format(Struct, frozen=True, kw_only=True):
         holds: What its first bytes hold.
         source: What its files become.
         reader: ``module:function`` that writes a run of its files.
-        sandbox: Module of the child process that parses it under limits. Empty: a reader of zprof that executes
-            nothing and takes memory in proportion to the file.
+        sandbox: Module of the child process that parses it under limits. Empty: a reader of zprof that
+            executes nothing and takes memory in proportion to the file.
     """
 
     holds: str

@@ -136,8 +136,7 @@ class SavingFunctions(NamedTuple):
 
 def get_innermost_saving_hooks() -> tuple[Any, Any] | None:
     """Return the innermost pack and unpack hook of this thread."""
-    top: tuple[Any, Any] | None = _autograd._top_saved_tensors_default_hooks(True)
-    return top
+    return _autograd._top_saved_tensors_default_hooks(True)
 
 
 def get_saving_functions() -> SavingFunctions:
@@ -238,8 +237,7 @@ def stop_cuda_history() -> None:
 
 def take_cuda_snapshot() -> Mapping[str, Any]:
     """Return the state of the CUDA allocator and its history."""
-    snapshot: Mapping[str, Any] = torch.cuda.memory._snapshot()
-    return snapshot
+    return torch.cuda.memory._snapshot()
 
 
 def _lift_modes(stop_at: Any) -> list[Any]:

@@ -61,8 +61,7 @@ def open_workplace() -> Iterator[Path]:
 
 def read_recorded_outputs() -> Mapping[str, str]:
     """Return what the recording commands printed, by command."""
-    outputs: dict[str, str] = json.loads(OUTPUTS.read_text(encoding="utf-8"))
-    return outputs
+    return json.loads(OUTPUTS.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -343,5 +343,4 @@ def _prefix_store(prefix: str, store: Any) -> Any:
 
 def _get_timeout(group: dist.ProcessGroup) -> timedelta:
     backend = group._get_backend(group._device_types[0])
-    timeout: timedelta = getattr(getattr(backend, "options", None), "_timeout", dist.default_pg_timeout)
-    return timeout
+    return getattr(getattr(backend, "options", None), "_timeout", dist.default_pg_timeout)

@@ -76,8 +76,7 @@ class Attention(nn.Module):
         split = self.query_key_value(x).unflatten(-1, (3, -1, self.head_width))  # -1: heads of this rank
         query, key, value = split.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        merged: torch.Tensor = self.projection(mixed.transpose(1, 2).flatten(2))
-        return merged
+        return self.projection(mixed.transpose(1, 2).flatten(2))
 
 
 class Block(nn.Module):
@@ -144,10 +143,8 @@ class GPT(nn.Module):
             x = self.run_block(f"blocks.{index}", block, x)
         logits: torch.Tensor = self.head(self.final_norm(x))
         if targets is None:
-            all_logits: torch.Tensor = self.all_logits(logits)
-            return all_logits
-        loss: torch.Tensor = self.loss(logits.flatten(0, 1).float(), targets.flatten())
-        return loss
+            return self.all_logits(logits)
+        return self.loss(logits.flatten(0, 1).float(), targets.flatten())
 
 
 def _init_weights(module: nn.Module) -> None:

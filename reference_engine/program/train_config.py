@@ -131,8 +131,7 @@ def replace_fields(config: TrainConfig, fields: Mapping[str, object]) -> TrainCo
         ValueError: a value is out of range.
         TypeError: there is no such field.
     """
-    changed: TrainConfig = _replace_fields(config, fields.items())
-    return changed
+    return _replace_fields(config, fields.items())
 
 
 def _replace_fields(part: Any, fields: Iterable[tuple[str, object]]) -> Any:

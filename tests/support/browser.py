@@ -135,8 +135,7 @@ class _Pipe:
             self._take(deadline)
         answer = self._answers.pop(number)
         assert "error" not in answer, (method, answer["error"])
-        result: dict[str, Any] = answer["result"]
-        return result
+        return answer["result"]
 
     def wait_for(self, method: str) -> None:
         deadline = time.monotonic() + _PATIENCE_S

@@ -74,8 +74,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
         """
         if compute not in self._results:
             self._results[compute] = compute(self)
-        result: Result = self._results[compute]
-        return result
+        return self._results[compute]
 
 
 def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:

@@ -107,8 +107,7 @@ class Texts(Sequence[str]):
     def match(self, predicate: Callable[[str], object]) -> Mask:
         """Return a mask of the known texts for which the predicate returns something true."""
         is_match = np.array([*(bool(predicate(word)) for word in self.words), False], dtype=np.bool_)
-        chosen: Mask = is_match[self.codes]
-        return chosen
+        return is_match[self.codes]
 
     def equals(self, *texts: str) -> Mask:
         """Return a mask of the rows with one of these texts."""
@@ -326,8 +325,7 @@ class Groups:
         numbers = values.astype(np.float64)
         ordered = numbers[np.lexsort((numbers, self.codes))]
         low, high = self.starts + (self.sizes - 1) // 2, self.starts + self.sizes // 2
-        middle: Floats = (ordered[low] + ordered[high]) / 2
-        return middle
+        return (ordered[low] + ordered[high]) / 2
 
     def cumsum(self, values: Int64s) -> Int64s:
         """Return for each row the sum of the values of its group up to this row."""
@@ -351,8 +349,7 @@ class Groups:
     def _reduce(self, operation: np.ufunc, values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
         if not len(self.starts):
             return values[:0]
-        reduced: npt.NDArray[_Scalar] = operation.reduceat(values[self.order], self.starts)
-        return reduced
+        return operation.reduceat(values[self.order], self.starts)
 
 
 def make_column(values: Sequence[Any]) -> Column:
@@ -409,8 +406,7 @@ def _number_key(key: npt.NDArray[Any] | Texts) -> npt.NDArray[Any]:
     places = np.empty(len(order) + 1, dtype=np.int64)
     places[order] = np.arange(len(order))
     places[-1] = _NO_TEXT
-    numbers: Int64s = places[key.codes]
-    return numbers
+    return places[key.codes]
 
 
 def _read_arrow(column: "pa.ChunkedArray", *, nullable: bool) -> Column:

@@ -18,8 +18,7 @@ _SHARED = frozenset({"cause", "fix", "host_fixes", "lateness", "stuck"})
 @cache
 def load_cause(name: str) -> Cause:
     """Load the record of a cause by its name."""
-    cause: Cause = import_module(f"zprof.causes.{name}").CAUSE
-    return cause
+    return import_module(f"zprof.causes.{name}").CAUSE
 
 
 @cache

@@ -138,8 +138,7 @@ def keep_states_on_device(analysis: RunAnalysis, graph: Graph, finding: Finding)
 
 
 def _are_copies(rank: RankGraph, pattern: re.Pattern[str]) -> Bools:
-    moved: Bools = rank.tasks.kernel.match(pattern.search) & (rank.work_ns >= _LONG_COPY_NS)
-    return moved
+    return rank.tasks.kernel.match(pattern.search) & (rank.work_ns >= _LONG_COPY_NS)
 
 
 def _measure_host_update_ns(rank: RankGraph) -> Floats:

@@ -190,5 +190,4 @@ def run_ahead(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence
 
 
 def _wait_for_event(rank: RankGraph) -> Bools:
-    waits: Bools = are_calls(rank, WAITS_FOR_EVENT) & (rank.blocks_on != NONE)
-    return waits
+    return are_calls(rank, WAITS_FOR_EVENT) & (rank.blocks_on != NONE)

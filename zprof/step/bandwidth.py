@@ -292,8 +292,7 @@ def select_similar(each: Columns, size: float) -> Columns:
 
 def is_similar(sizes: Floats, size: float) -> Mask:
     """Return a mask of the sizes within a factor of four of ``size``."""
-    found: Mask = (sizes >= size / _SIMILAR_FACTOR) & (sizes <= size * _SIMILAR_FACTOR)
-    return found
+    return (sizes >= size / _SIMILAR_FACTOR) & (sizes <= size * _SIMILAR_FACTOR)
 
 
 class UnsizedMessages(Struct, frozen=True, kw_only=True):
@@ -351,8 +350,7 @@ def _quickest_ns(rows: Columns) -> Int64s:
     order = np.lexsort((launched, steps.codes))
     order = order[(steps.sizes == usual)[steps.codes[order]]]
     elapsed_ns = rows.ints("end_ns") - rows.ints("start_ns")
-    quickest: Int64s = elapsed_ns[order].reshape(-1, usual).min(axis=0)
-    return quickest
+    return elapsed_ns[order].reshape(-1, usual).min(axis=0)
 
 
 class SlowGroup(Struct, frozen=True, kw_only=True):

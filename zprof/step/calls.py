@@ -38,10 +38,9 @@ def is_launch(rank: RankGraph) -> Bools:
 
     A longer call is something else: the host loads data, allocates, computes or sleeps.
     """
-    chosen: Bools = (
+    return (
         (rank.blocks_on == NONE) & (rank.gap_ns + rank.call_ns < MAX_QUIET_NS) & ~are_calls(rank, ALLOCATES)
     )
-    return chosen
 
 
 def keep_recurring(rank: RankGraph, steps: int, selected: Bools) -> Bools:
@@ -56,8 +55,7 @@ def await_long_copies(rank: RankGraph) -> Bools:
     """Return a mask of the calls that wait for a long copy, whose data the host needs."""
     on = np.maximum(rank.blocks_on, 0)
     copies = rank.tasks.kernel.match(lambda name: name.startswith("Memcpy"))
-    awaits: Bools = (rank.blocks_on != NONE) & copies[on] & (rank.work_ns[on] >= _LONG_COPY_NS)
-    return awaits
+    return (rank.blocks_on != NONE) & copies[on] & (rank.work_ns[on] >= _LONG_COPY_NS)
 
 
 def mark_waits_after_reads(analysis: RunAnalysis, graph: Graph) -> dict[int, Bools]:

@@ -423,8 +423,7 @@ def reorder_tasks(rank: RankGraph, order: Int64s) -> RankGraph:
 
 def _renumber_places(places: Int64s, order: Int64s, new_place: Int64s) -> Int64s:
     moved = places[order]
-    renamed: Int64s = np.where(moved == NONE, NONE, new_place[np.maximum(moved, 0)])
-    return renamed
+    return np.where(moved == NONE, NONE, new_place[np.maximum(moved, 0)])
 
 
 def hide_under_next_step(

@@ -124,8 +124,7 @@ def _begin_after_reductions(gathers: Columns, reductions: Columns) -> Mask:
     steps = Groups(rank, step)
     places = find_places([gathers.ints("rank"), gathers.ints("step")], [rank[steps.first], step[steps.first]])
     last = steps.max(reductions.ints("start_ns"))[places]
-    behind: Mask = (places >= 0) & (gathers.ints("start_ns") > last)
-    return behind
+    return (places >= 0) & (gathers.ints("start_ns") > last)
 
 
 def _is_reduced_in_full(reductions: Columns, gathers: Columns) -> bool:
@@ -225,8 +224,7 @@ def _is_held(analysis: RunAnalysis, gathers: Columns, duration: Int64s) -> Mask:
     stood = gathers.ints("start_ns") - gathers.ints("launch_start_ns") - gathers.ints("dependency_ns")
     is_known = gathers.known("launch_start_ns") & gathers.known("dependency_ns")
     kept = np.maximum(np.where(is_known, stood, 0), gathers.ints("blocked_ns"))
-    held: Mask = (kept >= _STARTS_LATE_NS) & (kept >= _STARTS_LATE_RATIO * duration)
-    return held
+    return (kept >= _STARTS_LATE_NS) & (kept >= _STARTS_LATE_RATIO * duration)
 
 
 def _within_free_compute(analysis: RunAnalysis, rows: Columns, claimed: Int64s | Floats) -> float:

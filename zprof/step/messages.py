@@ -102,8 +102,7 @@ def _count_units_ahead(at: Int64s, gathers: Bools, needed: Int64s, unit: Int64s)
     if not len(units):
         return np.zeros(len(at), dtype=np.int64)
     used = np.searchsorted(np.maximum.accumulate(needed[gathers]), at)
-    ahead: Int64s = np.maximum(0, unit - units[np.minimum(used, len(units) - 1)])
-    return ahead
+    return np.maximum(0, unit - units[np.minimum(used, len(units) - 1)])
 
 
 def _first_needed_by(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int64s) -> Int64s:

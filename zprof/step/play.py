@@ -177,8 +177,7 @@ class _Rendezvous:
                 follower, ready = rank.followers.pop(at)
                 self.enter(rank.numbers[follower], rank, follower, max(ready, end) + rank.lags[follower])
         self.begins[number] = arrival
-        finish: float = arrival + self._transfer[number]
-        return finish
+        return arrival + self._transfer[number]
 
 
 def _order_lanes(graph: Graph) -> dict[int, deque[int]]:

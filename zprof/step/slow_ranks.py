@@ -108,14 +108,12 @@ def find_excess(graph: Graph, loading_ns: Mapping[int, Floats], *, in_turn: bool
 
 def mark_recurring(excess: Floats) -> Bools:
     """Return a mask of the steps of each rank whose excess is similar, so that they may share a cause."""
-    is_recurring: Bools = (excess > 0) & (excess >= _ALIKE_RATIO * excess.max(axis=1, keepdims=True))
-    return is_recurring
+    return (excess > 0) & (excess >= _ALIKE_RATIO * excess.max(axis=1, keepdims=True))
 
 
 def mark_in_turn(excess: Floats) -> Bools:
     """Return a mask of the steps of all ranks whose excess is similar, so that they may share a cause."""
-    in_turn: Bools = (excess > 0) & (excess >= _ALIKE_RATIO * excess.max())
-    return in_turn
+    return (excess > 0) & (excess >= _ALIKE_RATIO * excess.max())
 
 
 def find_slowest(excess: Floats) -> Int64s:
@@ -129,8 +127,7 @@ def find_slowest(excess: Floats) -> Int64s:
 
 def lower_median(rows: Floats) -> Floats:
     """Return the median of each column, the lower one if the number of rows is even."""
-    medians: Floats = np.sort(rows, axis=0)[(len(rows) - 1) // 2]
-    return medians
+    return np.sort(rows, axis=0)[(len(rows) - 1) // 2]
 
 
 def own_work_ns(rank: RankGraph) -> Floats:
@@ -140,5 +137,4 @@ def own_work_ns(rank: RankGraph) -> Floats:
 
 def sum_per_step(graph: Graph, rank: RankGraph, times: Floats) -> Floats:
     """Return the sums of a rank's times over each step."""
-    sums: Floats = np.bincount(step_places(rank), weights=times, minlength=graph.steps).astype(np.float64)
-    return sums
+    return np.bincount(step_places(rank), weights=times, minlength=graph.steps).astype(np.float64)

@@ -51,8 +51,7 @@ _COPY_PREFIXES = ("Memcpy", "Memset")
 
 def are_ordering_calls(tasks: RankTasks) -> Bools:
     """Return a mask of the calls that only order a collective after other work, or delay it."""
-    orders: Bools = tasks.name.match(_ORDERING_CALLS.fullmatch) & (np.isnan(tasks.work[:, 0]))
-    return orders
+    return tasks.name.match(_ORDERING_CALLS.fullmatch) & (np.isnan(tasks.work[:, 0]))
 
 
 def find_main_stream(tasks: RankTasks, is_collective: Bools) -> int:

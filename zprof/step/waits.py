@@ -124,16 +124,14 @@ def _find_typical_gaps(tasks: RankTasks, gap: Floats, pending: Int64s) -> Floats
     typical_gap = np.zeros(len(distinct))
     np.maximum.at(typical_gap, key[busy], gap[busy])
     typical_gap[np.bincount(key[busy], minlength=len(typical_gap)) < _MIN_SAMPLES] = 0.0
-    typical: Floats = typical_gap[key]
-    return typical
+    return typical_gap[key]
 
 
 def _count_pending(tasks: RankTasks, device_tasks: Int64s) -> Int64s:
     """Return the number of launched, unfinished tasks at each call."""
     launched = np.cumsum(~np.isnan(tasks.work[:, 0])) - ~np.isnan(tasks.work[:, 0])
     ended = np.searchsorted(np.sort(tasks.work[device_tasks, 1]), tasks.call[:, 0], side="right")
-    pending: Int64s = np.maximum(0, launched - ended)
-    return pending
+    return np.maximum(0, launched - ended)
 
 
 def find_device_waits(

@@ -114,8 +114,7 @@ def reduce_to_worst(values: Floats, rows: Int64s, columns: Int64s) -> Floats:
     """Return the largest known number per cell between the edges; NaN if there is none."""
     block = values[rows[0] : rows[-1], columns[0] : columns[-1]]
     row_maxima = np.fmax.reduceat(block, rows[:-1] - rows[0], axis=0)
-    largest: Floats = np.fmax.reduceat(row_maxima, columns[:-1] - columns[0], axis=1)
-    return largest
+    return np.fmax.reduceat(row_maxima, columns[:-1] - columns[0], axis=1)
 
 
 def find_worst(values: Floats, rows: Int64s, columns: Int64s, row: int, column: int) -> tuple[int, int]:

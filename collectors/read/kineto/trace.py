@@ -135,8 +135,7 @@ class TextColumn(Struct, frozen=True, kw_only=True):
     def where(self, predicate: Callable[[str], bool]) -> Mask:
         """Return a mask of the rows whose text matches; ``predicate`` is called once per distinct text."""
         answers = np.fromiter((predicate(text) for text in self.texts), np.bool_, len(self.texts))
-        mask: Mask = answers[self.codes] if len(self.codes) else np.zeros(0, dtype=np.bool_)
-        return mask
+        return answers[self.codes] if len(self.codes) else np.zeros(0, dtype=np.bool_)
 
 
 class TraceProcessGroup(Struct, frozen=True, kw_only=True):

@@ -100,8 +100,7 @@ def round_requests(requested: Integers, settings: AllocatorSettings) -> Integers
     stepped = np.where(step > 0, -(-requested // np.maximum(step, 1)) * step, power * 2)
     divided = np.where(requested == power, requested, stepped)
     is_divided = (of_request > 1) & (requested >= UNIT_BYTES) & (requested > UNIT_BYTES * of_request)
-    rounded: Integers = np.where(is_divided, divided, units)
-    return rounded
+    return np.where(is_divided, divided, units)
 
 
 def compute_driver_bytes(rounded: Integers, settings: AllocatorSettings) -> Integers:
@@ -115,8 +114,7 @@ def compute_driver_bytes(rounded: Integers, settings: AllocatorSettings) -> Inte
     if settings.expandable_segments:
         by_pages = -(-rounded // large_bytes) * large_bytes
     whole = np.where(rounded < _MIN_OWN_SEGMENT_BYTES, np.maximum(large_bytes, by_pages), by_pages)
-    driver: Integers = np.where(rounded <= SMALL_BYTES, SMALL_SEGMENT_BYTES, whole)
-    return driver
+    return np.where(rounded <= SMALL_BYTES, SMALL_SEGMENT_BYTES, whole)
 
 
 def _floor_log2(values: Integers) -> Integers:

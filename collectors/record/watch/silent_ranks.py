@@ -207,8 +207,7 @@ def _read_marks(run: Path, manifest: RankManifest) -> dict[str, list[Any]]:
     if "mark" in manifest.files:
         path = rank_folder(run, manifest.rank) / "mark.parquet"
         with suppress(BadInput):
-            columns: dict[str, list[Any]] = read_table(path, "mark", manifest.files["mark"], None).to_pydict()
-            return columns
+            return read_table(path, "mark", manifest.files["mark"], None).to_pydict()
     return {name: [] for name in TABLES["mark"].names}
 
 

@@ -63,8 +63,7 @@ def loss_of_slice(
     model: nn.Module, step: int, index: int, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
     x = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(10 * step + index))
-    loss: torch.Tensor = model(x.to(dtype), LEFT_OUT[step][index])
-    return loss
+    return model(x.to(dtype), LEFT_OUT[step][index])
 
 
 def trained_by_torch(steps: int) -> tuple[Grouped, torch.optim.Optimizer]:

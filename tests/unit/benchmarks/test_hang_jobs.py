@@ -28,8 +28,7 @@ def read_dumps(job: Job, folder: Path) -> dict[int, dict[str, Any]]:
 
 def read_dump(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
-    dump: dict[str, Any] = json.loads(data) if path.suffix == ".json" else pickle.loads(data)
-    return dump
+    return json.loads(data) if path.suffix == ".json" else pickle.loads(data)
 
 
 def list_pending(dump: dict[str, Any]) -> list[dict[str, Any]]:

@@ -16,14 +16,12 @@ from zprof.model.hang import HangStatus
 @pytest.fixture
 def dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    paths: list[Path] = write_dumps(draw_job(40_000, "host_stuck"), tmp_path / "dumps")
-    return paths
+    return write_dumps(draw_job(40_000, "host_stuck"), tmp_path / "dumps")
 
 
 def read_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
     assert main([*arguments, "-f", "json"]) == 0
-    report: dict[str, object] = json.loads(capsys.readouterr().out)
-    return report
+    return json.loads(capsys.readouterr().out)
 
 
 def test_a_folder_and_its_files_give_one_answer(

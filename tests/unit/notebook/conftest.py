@@ -27,5 +27,4 @@ def gpu_run(tmp_path_factory: pytest.TempPathFactory) -> zprof.AnalysedRun:
 @pytest.fixture(params=["cpu_run", "gpu_run"])
 def run(request: pytest.FixtureRequest) -> zprof.AnalysedRun:
     """Each of both."""
-    found: zprof.AnalysedRun = request.getfixturevalue(request.param)
-    return found
+    return request.getfixturevalue(request.param)

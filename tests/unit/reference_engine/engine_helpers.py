@@ -31,8 +31,7 @@ def engine(world_size: int = 1, **settings: object) -> tuple[ZeroModel, ZeroOpti
 
 def loss_of(model: torch.nn.Module, step: int = 0) -> torch.Tensor:
     batch = tokens(step)
-    loss: torch.Tensor = model(batch[:, :-1], batch[:, 1:])
-    return loss
+    return model(batch[:, :-1], batch[:, 1:])
 
 
 def train_step(model: ZeroModel, optimizer: ZeroOptimizer, step: int = 0) -> float:

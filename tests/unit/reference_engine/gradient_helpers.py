@@ -53,8 +53,7 @@ def ragged(layers: int = LAYERS) -> Ragged:
 def loss_of_micro_batch(model: nn.Module, rank: int, micro_batch: int, dtype: torch.dtype) -> torch.Tensor:
     generator = torch.Generator().manual_seed(10 * rank + micro_batch)
     x = torch.randn(2, WIDTH, generator=generator).to(dtype)
-    loss: torch.Tensor = model(x, (rank + 2 * micro_batch) % (LAYERS + 1))
-    return loss
+    return model(x, (rank + 2 * micro_batch) % (LAYERS + 1))
 
 
 def mean_gradients(

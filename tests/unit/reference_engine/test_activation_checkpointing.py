@@ -45,8 +45,7 @@ def batch(step: int = 0, size: int = BATCH) -> torch.Tensor:
 
 
 def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    loss: torch.Tensor = model(tokens[:, :-1], tokens[:, 1:])
-    return loss
+    return model(tokens[:, :-1], tokens[:, 1:])
 
 
 def gradients(model: nn.Module) -> dict[str, torch.Tensor]:

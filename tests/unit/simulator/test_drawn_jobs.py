@@ -21,8 +21,7 @@ def read_traces(folder: Path) -> list[dict[str, Any]]:
 
 def read_trace(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
-    loaded: dict[str, Any] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-    return loaded
+    return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
 
 
 def find_job(cause: str | None, shape: str = "training", **wanted: object) -> Job:

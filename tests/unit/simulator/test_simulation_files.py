@@ -35,8 +35,7 @@ NEWER = COLLECTIVE | {"Seq", "Rank", "Global rank start", "Global rank stride", 
 
 
 def document(folder: Path, rank: int = 0) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(gzip.decompress((folder / f"rank{rank}.json.gz").read_bytes()))
-    return loaded
+    return json.loads(gzip.decompress((folder / f"rank{rank}.json.gz").read_bytes()))
 
 
 def digest(folder: Path) -> str:

@@ -190,8 +190,7 @@ def _find_module_blocks(lives: RankLives) -> Int:
     inside = (blocks.begin_ns > window.begin_ns) & (blocks.begin_ns <= window.end_ns)
     rows: Int = np.flatnonzero(inside & (blocks.end_ns > blocks.begin_ns)).astype(np.int64)
     named = np.fromiter((name is not None for name in blocks.module[rows]), dtype=bool, count=len(rows))
-    rows_with_module: Int = rows[named]
-    return rows_with_module
+    return rows[named]
 
 
 def _build_tree(names: list[str]) -> tuple[list[str], list[Int]]:

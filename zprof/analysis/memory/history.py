@@ -211,19 +211,17 @@ def find_peak_near(history: History, time_ns: int) -> int:
 def merge_times(first: Int, second: Int) -> Int:
     """Return the union of two sorted lists of times; ``np.union1d`` hashes them, which is 20 times slower."""
     merged = np.sort(np.concatenate([first, second]), kind="stable")
-    distinct: Int = merged[np.append(True, merged[1:] != merged[:-1])[: len(merged)]]
-    return distinct
+    return merged[np.append(True, merged[1:] != merged[:-1])[: len(merged)]]
 
 
 def sample_curve(times: Int, values: Int, instants: Int) -> Int:
     """Return the value of a curve at each instant; 0 before its first point."""
     position = np.searchsorted(times, instants, side="right") - 1
-    sampled: Int = (
+    return (
         np.where(position >= 0, values[np.maximum(position, 0)], 0)
         if len(values)
         else np.zeros_like(instants)
     )
-    return sampled
 
 
 class AllocatorTerms(Struct, frozen=True, kw_only=True):

@@ -138,8 +138,7 @@ class RankLives(Struct, frozen=True, kw_only=True):
         """Return a tenant's live segments at an instant, either without module buffers or only buffers."""
         rows = find_live_segments(self.segments, time_ns)
         buffer = self.segments.sub[rows] == BUFFER_SUB
-        state_rows: Int = rows[(self.segments.tenant[rows] == TENANT_CODES[tenant]) & (buffer == buffers)]
-        return state_rows
+        return rows[(self.segments.tenant[rows] == TENANT_CODES[tenant]) & (buffer == buffers)]
 
 
 def list_devices(alloc: Columns) -> list[str]:

@@ -62,8 +62,7 @@ class Cover(Struct, frozen=True, eq=False):
         """Return the covered length between each pair of neighbouring points; points must be ascending."""
         if not len(self.edges):
             return np.zeros(max(0, len(points) - 1))
-        lengths: Floats = np.diff(np.interp(points, self.edges, self.covered_before))
-        return lengths
+        return np.diff(np.interp(points, self.edges, self.covered_before))
 
 
 def build_cover(spans: Intervals) -> Cover:

@@ -57,8 +57,7 @@ class RankClock(Struct, frozen=True, kw_only=True):
         if not self.drift_ppb:
             return times_ns - self.offset_ns
         drifted: Int64s = np.rint((times_ns - self.origin_ns) * (self.drift_ppb * 1e-9)).astype(np.int64)
-        moved: Int64s = times_ns - self.offset_ns - drifted
-        return moved
+        return times_ns - self.offset_ns - drifted
 
     def local(self, times_ns: Int64s) -> Int64s:
         """Return times of the common clock on that of the rank, to the nanosecond where they drift slowly."""

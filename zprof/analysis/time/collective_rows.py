@@ -52,8 +52,7 @@ class Instances:
         """Return one value per instance from one per row: ``np.maximum``, ``np.minimum``, ``np.add``, ..."""
         if not len(self.first_rows):
             return values[:0]
-        reduced: npt.NDArray[_T] = operation.reduceat(values[self.rows], self.first_rows)
-        return reduced
+        return operation.reduceat(values[self.rows], self.first_rows)
 
     def broadcast(self, values: npt.NDArray[_T], default: npt.NDArray[_T]) -> npt.NDArray[_T]:
         """Return one value per row from one per instance; rows without an instance keep their ``default``."""

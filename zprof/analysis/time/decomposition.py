@@ -310,5 +310,4 @@ def _measure_idle_after(delays: Intervals, compute: Intervals, gather_ends: Int6
     counted_until = np.concatenate(([_NO_TIME_NS], np.maximum.accumulate(next_start)[:-1]))
     search_start = np.maximum(np.maximum(begin, compute_end), np.maximum(gather_end, counted_until))
     ran_dry = (compute_end <= end) & (following < len(compute))
-    idle: Int64s = np.where(ran_dry, np.maximum(next_start, search_start) - search_start, 0).astype(np.int64)
-    return idle
+    return np.where(ran_dry, np.maximum(next_start, search_start) - search_start, 0).astype(np.int64)

@@ -112,14 +112,12 @@ def list_names(events: pa.Table) -> list[str]:
 
 def find_used(codes: Codes, count: int) -> list[int]:
     """Return the distinct codes, in ascending order; they are below ``count``."""
-    used: list[int] = np.flatnonzero(np.bincount(codes, minlength=count)).tolist()
-    return used
+    return np.flatnonzero(np.bincount(codes, minlength=count)).tolist()
 
 
 def look_up(is_match: list[bool], codes: Codes) -> Mask:
     """Return the entry of ``is_match`` for each code."""
-    selected: Mask = np.array(is_match or [False], dtype=np.bool_)[codes]
-    return selected
+    return np.array(is_match or [False], dtype=np.bool_)[codes]
 
 
 def _encode_column(table: pa.Table, column: str) -> tuple[list[str], Codes]:

@@ -401,5 +401,4 @@ def find_waits_after_reads(waits: Intervals, read: Intervals) -> Mask:
     runs = union(waits + _READ_MARGIN_NS, read + _READ_MARGIN_NS)
     begin = runs[np.maximum(np.searchsorted(runs[:, 0], waits[:, 0], side="right") - 1, 0), 0]
     last = np.searchsorted(read[:, 0], waits[:, 0], side="right") - 1
-    follows_read: Mask = (last >= 0) & (read[np.maximum(last, 0), 0] >= begin)
-    return follows_read
+    return (last >= 0) & (read[np.maximum(last, 0), 0] >= begin)

@@ -100,8 +100,7 @@ def _most_ranks_per_step(analysis: RunAnalysis, columns: Sequence[str]) -> Float
 
 def sum_columns(rows: Columns, columns: Sequence[str]) -> Floats:
     """Return the sum of these columns in each row."""
-    total: Floats = np.sum([rows.floats(name) for name in columns], axis=0)
-    return total
+    return np.sum([rows.floats(name) for name in columns], axis=0)
 
 
 def _reached_by_most_ranks(steps: Int64s, values: Floats) -> Floats:
@@ -430,8 +429,7 @@ def _measure_waits_for_one_host(analysis: RunAnalysis, columns: list[str]) -> Fl
     waited_ns = _make_step_table(own_time, analysis.steps, ["exposed_wait_ns"])
     common_idle = np.clip(lost_ns - np.clip(own_time.idle, 0.0, None), 0.0, None).max(axis=1)
     delayed_ns: Floats = np.quantile(lost_ns + waited_ns, MAX_EXEMPT_RANKS_RATIO, axis=1, method="lower")
-    lost: Floats = np.minimum(common_idle, delayed_ns)
-    return lost
+    return np.minimum(common_idle, delayed_ns)
 
 
 def _make_step_table(own_time: OwnTime, rows: Columns, columns: list[str]) -> Floats:

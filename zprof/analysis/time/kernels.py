@@ -138,8 +138,7 @@ def _mix_bits(values: _Hashes) -> _Hashes:
     """Spread values over all bits, as the finaliser of splitmix64 does, but without its first xor-shift."""
     values = (values + _MIX) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: _Hashes = values ^ (values >> np.uint64(31))
-    return mixed
+    return values ^ (values >> np.uint64(31))
 
 
 def group_medians(group: Int64s, values: Int64s, groups: int) -> Floats:

@@ -235,8 +235,7 @@ def measure_lag(rows: LateRows, work: Mapping[int, RankWork]) -> Floats:
 
 
 def _measure_free_time(work: RankWork, starts: Int64s, ends: Int64s) -> Int64s:
-    free: Int64s = np.maximum(0, ends - starts) - covered(work.blocked, starts, ends)
-    return free
+    return np.maximum(0, ends - starts) - covered(work.blocked, starts, ends)
 
 
 class CaseExcess:
@@ -255,8 +254,7 @@ class CaseExcess:
         median = np.full(self._cases, np.nan)
         cases_with_others = self._case[~self._is_blamed][self._others.first]
         median[cases_with_others] = self._others.median(values[~self._is_blamed])
-        excess: Floats = np.nan_to_num(blamed_values - median, nan=_NO_EXCESS)
-        return excess
+        return np.nan_to_num(blamed_values - median, nan=_NO_EXCESS)
 
 
 def group_by_rank(ranks: Int64s) -> list[tuple[int, Int64s]]:
@@ -300,8 +298,7 @@ def refine_host_reasons(
     call_reason = np.array(_CALL_REASONS, dtype=object)[np.argmax(call_excess, axis=1)]
     is_explained = is_refinable & (call_excess.max(axis=1) >= np.maximum(1, _MIN_CALL_RATIO * lost_ns))
     is_explained &= (reason == LateReason.HOST) | (call_reason == LateReason.DATA)
-    refined: ReasonArray = np.where(is_explained, call_reason, reason)
-    return refined
+    return np.where(is_explained, call_reason, reason)
 
 
 def _are_on_device(cases: LateCases, work: Mapping[int, RankWork]) -> Mask:
@@ -425,5 +422,4 @@ def _measure_slower_host(
             duration[positions] -= covered(waits, compared.launched_from[positions], end)
     unknown = np.zeros(len(cases), dtype=np.bool_)
     unknown[compared.case[~is_known]] = True
-    slower: Floats = np.where(unknown, np.inf, excess.of(duration))
-    return slower
+    return np.where(unknown, np.inf, excess.of(duration))

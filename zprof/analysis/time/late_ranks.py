@@ -444,5 +444,4 @@ def _measure_deviation_of_others(own: OwnTime) -> Floats:
     """Return for each step the median deviation of all ranks but the latest from their median."""
     others = np.sort(own.own, axis=1)[:, :-1]
     middle = np.median(others, axis=1, keepdims=True)
-    deviation: Floats = np.median(np.abs(others - middle), axis=1)
-    return deviation
+    return np.median(np.abs(others - middle), axis=1)

@@ -147,8 +147,7 @@ def _ends_in_wait(waits: Intervals, end: Int64s) -> npt.NDArray[np.bool_]:
     """Mark the collectives that end inside a wait, which suggests that the wait was for them."""
     merged = union(waits)
     index = np.searchsorted(merged[:, 0], end, side="right") - 1
-    inside: npt.NDArray[np.bool_] = (index >= 0) & (end <= merged[np.maximum(index, 0), 1])
-    return inside
+    return (index >= 0) & (end <= merged[np.maximum(index, 0), 1])
 
 
 def _list_collective_spans(collectives: Columns) -> Intervals:

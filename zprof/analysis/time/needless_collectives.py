@@ -250,8 +250,7 @@ def _read_gathers(analysis: RunAnalysis) -> Columns:
 
 def _mark_groups(groups: Groups, mask: Mask) -> Mask:
     """Return a mask of the rows whose group has a marked row."""
-    marked: Mask = groups.max(mask)[groups.codes]
-    return marked
+    return groups.max(mask)[groups.codes]
 
 
 def _is_called_again(rows: Columns) -> Mask:
@@ -260,8 +259,7 @@ def _is_called_again(rows: Columns) -> Mask:
     third = rows.ints("in_micro_batch") > _WITHOUT_RECOMPUTATION
     of_third = _count_units(steps, unit, third)[steps.codes]
     last, units = _find_last_units(rows, steps), _count_units(steps, unit, rows.ints("number") == 1)
-    again: Mask = third & (of_third == 1) & (unit == last[steps.codes]) & (units[steps.codes] > 1)
-    return again
+    return third & (of_third == 1) & (unit == last[steps.codes]) & (units[steps.codes] > 1)
 
 
 def _count_units(steps: Groups, unit: Int64s, chosen: Mask) -> Int64s:
@@ -292,8 +290,7 @@ def _is_of_kept_unit(rows: Columns, third: Mask, of_last: Mask) -> Mask:
     count = micro_batch.max(rows.ints("in_micro_batch"))[micro_batch.codes]
     forward = _mark_groups(micro_batch, rows.texts("phase").equals(Phase.FORWARD.value))
     since_before = (repeats | last) & ~forward & (rows.ints("micro_batch") > 0) & (count == 1)
-    kept: Mask = since_before | (last & of_last & (count == _WITHOUT_RECOMPUTATION))
-    return kept
+    return since_before | (last & of_last & (count == _WITHOUT_RECOMPUTATION))
 
 
 def _find_reasons(rows: Columns, in_pass: Int64s) -> Int64s:
@@ -320,8 +317,7 @@ def _is_of_last_unit(analysis: RunAnalysis, rows: Columns) -> Mask:
     forward_ns = np.append(analysis.steps.ints("compute_ns") / 3, np.nan)[places]
     least_ns = np.where(units > 0, _MAX_UNITS_BETWEEN * forward_ns / np.maximum(units, 1), 0.0)
     little = rows.known("compute_between_ns") & (rows.ints("compute_between_ns") < least_ns)
-    found: Mask = (unit.codes == last) & (units > 1) & little
-    return found
+    return (unit.codes == last) & (units > 1) & little
 
 
 def _find_usual_last_unit(rows: Columns, steps: Groups) -> Int64s:

@@ -57,14 +57,12 @@ class OwnTime(Struct, frozen=True, kw_only=True):
     def without(self, part: Table, chosen: "npt.NDArray[np.bool_]") -> Table:
         """Return, per step, the reduction of its longest rank without ``part`` of the chosen ranks."""
         less = self.own - np.where(chosen, np.clip(part, 0.0, None), 0.0)
-        gained: Table = np.clip(self.own.max(axis=1) - less.max(axis=1), 0.0, None)
-        return gained
+        return np.clip(self.own.max(axis=1) - less.max(axis=1), 0.0, None)
 
     def beyond(self, chosen: "npt.NDArray[np.bool_]") -> Table:
         """Return for each step the longest chosen rank minus the longest of all others; at least 0."""
         longest, next_longest = self.own[:, chosen].max(axis=1), self.own[:, ~chosen].max(axis=1)
-        beyond: Table = np.clip(longest - next_longest, 0.0, None)
-        return beyond
+        return np.clip(longest - next_longest, 0.0, None)
 
 
 def measure_own_time(analysis: RunAnalysis) -> OwnTime:
@@ -196,8 +194,7 @@ def _median_of_others(values: Table) -> Table:
         np.where(place <= at, ranked[:, at + 1, None], ranked[:, at, None])
         for at in ((count - 1) // 2, count // 2)
     )
-    median: Table = (lower + upper) / 2
-    return median
+    return (lower + upper) / 2
 
 
 def _longer_than_others(rows: Columns, column: str, ranks: int) -> Table:

@@ -71,8 +71,7 @@ def find_candidates(collectives: Columns) -> Mask:
     is_pass_kind = kind.equals(GATHER, *REDUCTIONS) & (collectives.ints("group_size") != 1)
     sizes = np.where(is_pass_kind, collectives.ints("bytes"), 0)
     gathers = Groups(kind.equals(GATHER))
-    mask: Mask = is_pass_kind & (sizes >= _SMALL_RATIO * gathers.max(sizes)[gathers.codes])
-    return mask
+    return is_pass_kind & (sizes >= _SMALL_RATIO * gathers.max(sizes)[gathers.codes])
 
 
 class PassRank(Struct, frozen=True, kw_only=True):
@@ -302,8 +301,7 @@ def _is_repeated_forward(rows: Columns) -> Mask:
     early_codes = micro_batches.codes[is_early]
     early_units = early_codes[Groups(early_codes, unit.at(is_early)).first]
     is_complete = np.bincount(early_units, minlength=len(micro_batches)) == micro_batches.count_distinct(unit)
-    repeated: Mask = is_complete[micro_batches.codes] & is_early
-    return repeated
+    return is_complete[micro_batches.codes] & is_early
 
 
 def _number_passes(table: Columns, parts: Sequence[RankPart]) -> Columns:

@@ -256,8 +256,7 @@ def _find_last_begin(spans: Intervals, times: Int64s) -> Int64s:
 
 def _is_inside(spans: Intervals, times: Int64s) -> Mask:
     """Mark the instants that lie in one of these spans (sorted by start)."""
-    is_inside: Mask = _find_innermost(spans, times) != _NO_RANGE
-    return is_inside
+    return _find_innermost(spans, times) != _NO_RANGE
 
 
 def _find_innermost(spans: Intervals, times: Int64s) -> Int64s:
@@ -305,5 +304,4 @@ def _count_micro_batches(evidence: PhaseEvidence, times_ns: Int64s, steps: Inter
     number = np.clip(
         np.searchsorted(forwards, times_ns, side="right") - forwards_before, 0, np.maximum(in_step - 1, 0)
     )
-    known: Int64s = np.where(in_step > 0, number, -1).astype(np.int64)
-    return known
+    return np.where(in_step > 0, number, -1).astype(np.int64)

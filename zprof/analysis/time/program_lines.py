@@ -414,8 +414,7 @@ def locate_extra_operators(
 
     def find_spans(run: Run, each: RankTracks) -> Intervals:
         view, rows = _select_outermost(run, each, _OPERATORS)
-        chosen: Intervals = view.spans[view.match_names(rows, names.__contains__)]
-        return chosen
+        return view.spans[view.match_names(rows, names.__contains__)]
 
     found = _find_line(run, tracks, late, find_spans)
     return found.location if found is not None else None

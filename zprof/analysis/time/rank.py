@@ -50,15 +50,13 @@ class RankWork(Struct, frozen=True, kw_only=True):
         """Return the duration of the kernels launched in each interval, regardless of when they ran."""
         total = np.concatenate(([0], np.cumsum(self.kernels[:, 1])))
         low, high = (np.searchsorted(self.kernels[:, 0], bound) for bound in (starts, ends))
-        compute_ns: Int64s = np.maximum(0, total[high] - total[low])
-        return compute_ns
+        return np.maximum(0, total[high] - total[low])
 
     def find_ready_times(self, launches: Int64s) -> Int64s:
         """Return the time at which each launch was issued and all earlier compute had finished."""
         finished = np.concatenate(([_NEVER], np.maximum.accumulate(self.kernels[:, 2])))
         before = np.searchsorted(self.kernels[:, 0], launches, side="left")
-        ready: Int64s = np.maximum(launches, finished[before])
-        return ready
+        return np.maximum(launches, finished[before])
 
     @property
     def busy(self) -> Intervals:
@@ -196,8 +194,7 @@ def _find_startup_waits(rows: Columns, step: Int64s, recording_start_ns: Callabl
     wait_start = rows.ints("start_ns") - rows.ints("lateness_ns")
     wait = arrival - wait_start
     wait_before_start = (np.minimum(arrival, recording_start) - wait_start).clip(min=0)
-    is_startup: Mask = (step >= 0) & (wait > 0) & (2 * wait_before_start > wait)
-    return is_startup
+    return (step >= 0) & (wait > 0) & (2 * wait_before_start > wait)
 
 
 class RecordingStarts:

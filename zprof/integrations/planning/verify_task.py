@@ -261,8 +261,7 @@ def _verify_stage(job: Job, stage: int, build: Build, vocabulary: int | None) ->
 def _make_gpt_loss(settings: Settings, vocabulary: int) -> Loss:
     def loss(model: nn.Module) -> torch.Tensor:
         tokens = torch.randint(vocabulary, (settings.samples, settings.sequence + 1))
-        result: torch.Tensor = model(tokens[:, :-1], tokens[:, 1:])
-        return result
+        return model(tokens[:, :-1], tokens[:, 1:])
 
     return loss
 

@@ -82,10 +82,7 @@ class Links:
         beta = np.where(spans_hosts, inter_host[1], network.beta_bytes_per_s)
         beta = beta * self._bandwidth_shares[members].min(axis=1)
         moved_bytes = collective.bytes * bus_factor(collective.kind, groups.size)
-        transfer_ns: NDArray[np.int64] = np.maximum(1, np.rint(alpha + moved_bytes * 1e9 / beta)).astype(
-            np.int64
-        )
-        return transfer_ns
+        return np.maximum(1, np.rint(alpha + moved_bytes * 1e9 / beta)).astype(np.int64)
 
 
 _Times = NDArray[np.int64]

@@ -175,8 +175,7 @@ def _build_trace(rows: EventRows, document: "Document", dropped: int, *, cut_sho
 
 
 def _mask_empty_texts(texts: TextCodes, codes: npt.NDArray[np.int32]) -> Mask:
-    mask: Mask = codes == texts.texts.index("") if "" in texts.texts else np.zeros(len(codes), dtype=np.bool_)
-    return mask
+    return codes == texts.texts.index("") if "" in texts.texts else np.zeros(len(codes), dtype=np.bool_)
 
 
 #: An event that does not end within this size is broken; other events may start within it.

@@ -335,8 +335,7 @@ def find_lasting_blocks(
     open_tenant = np.isin(names.tenant, (UNTAGGED, _STATE, _PARAMETERS)) & (names.confidence > 0)
     of_optimizer = (names.tenant == _STATE) & (features.made_in == OPTIMIZER)
     of_pass = np.isin(features.made_in, (FORWARD, BACKWARD)) | features.made_by(*_PASS_ORIGINS)
-    lasting: Bool = live & (open_tenant | of_optimizer) & ~of_pass
-    return lasting
+    return live & (open_tenant | of_optimizer) & ~of_pass
 
 
 def _order_candidates(blocks: HeldBlocks, features: Features, rows: Int) -> Int:

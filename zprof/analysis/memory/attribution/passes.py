@@ -78,8 +78,7 @@ class AllocationPasses(Struct, frozen=True, kw_only=True):
         begins = np.append(self.first_ns, FOREVER)
         rows_of_kind = np.flatnonzero(self.kind == kind)
         position = np.searchsorted(rows_of_kind, index, side="right")
-        following: Int = begins[np.append(rows_of_kind, len(self.kind))[position]]
-        return following
+        return begins[np.append(rows_of_kind, len(self.kind))[position]]
 
     def find_running(self, time_ns: Int) -> Int:
         """Return the position of the pass that started last at each time; -1 before the first."""
@@ -239,8 +238,7 @@ def _find_kept(blocks: HeldBlocks, rows: Int) -> Bool:
     gap = np.searchsorted(blocks.begin_ns[rows], freed_ns, side="right")
     together = np.bincount(gap, minlength=len(rows) + 1)[gap]
     age = gap - np.arange(len(rows))
-    kept: Bool = (freed_ns != FOREVER) & (age >= _MIN_AGE) & (together < _MIN_TOGETHER)
-    return kept
+    return (freed_ns != FOREVER) & (age >= _MIN_AGE) & (together < _MIN_TOGETHER)
 
 
 def _find_peaks(live: list[int], kept: Bool) -> list[tuple[int, int, int]]:

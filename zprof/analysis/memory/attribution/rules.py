@@ -151,8 +151,7 @@ def _find_next_step(passes: AllocationPasses, pass_index: Int) -> Int:
 
 def _lives_until(end_ns: Int, time_ns: Int) -> Bool:
     """Mark lifetimes that extend past a time; False if the time is FOREVER."""
-    reached: Bool = (time_ns != FOREVER) & (end_ns > time_ns)
-    return reached
+    return (time_ns != FOREVER) & (end_ns > time_ns)
 
 
 def _find_first_start(passes: AllocationPasses, time_ns: Int) -> Int:
@@ -191,8 +190,7 @@ def _find_outliving_recompute(blocks: HeldBlocks, origin: Int, member: Int) -> B
     # The allocation time of the next block of a pass that is not in ``rows``; else FOREVER.
     others = blocks.begin_ns[np.flatnonzero((member >= 0) & ~rows)]
     following = np.append(others, FOREVER)[np.searchsorted(others, blocks.begin_ns, side="right")]
-    outlives: Bool = rows & (following != FOREVER) & (blocks.freed_ns > following)
-    return outlives
+    return rows & (following != FOREVER) & (blocks.freed_ns > following)
 
 
 def find_previous_blocks(blocks: HeldBlocks, features: Features) -> Int:
@@ -239,8 +237,7 @@ def _is_workspace(features: Features) -> Bool:
     size = (features.requested_bytes == WORKSPACE_BYTES) | (
         called & (features.requested_bytes == HOPPER_WORKSPACE_BYTES)
     )
-    mask: Bool = features.stays & size & (called | features.made_by(Origin.BARE, Origin.BACKWARD))
-    return mask
+    return features.stays & size & (called | features.made_by(Origin.BARE, Origin.BACKWARD))
 
 
 def _is_reduced_shard(features: Features) -> Bool:
@@ -251,8 +248,7 @@ def _is_reduced_shard(features: Features) -> Bool:
 
 
 def _is_made_in_backward(features: Features) -> Bool:
-    made: Bool = (features.made_in == BACKWARD) & ~features.made_by(Origin.RECOMPUTE)
-    return made
+    return (features.made_in == BACKWARD) & ~features.made_by(Origin.RECOMPUTE)
 
 
 def _is_gradient_without_optimizer(features: Features) -> Bool:
@@ -264,23 +260,20 @@ def _is_gradient_without_optimizer(features: Features) -> Bool:
 def _is_saved_in_running_backward(features: Features) -> Bool:
     running = features.passes.kind[-1:] == BACKWARD
     last = features.under_way == len(features.passes.kind) - 2
-    mask: Bool = (
+    return (
         (features.made_in == FORWARD) & features.sees_backward & features.stays & last & bool(running.any())
     )
-    return mask
 
 
 def _is_kept_output(features: Features) -> Bool:
     """Mark outputs that the program still refers to: until the next step, or the end of the history."""
     kept = features.made_in == FORWARD
-    mask: Bool = kept & features.sees_backward & ~(features.stays & features.sees_next_step)
-    return mask
+    return kept & features.sees_backward & ~(features.stays & features.sees_next_step)
 
 
 def _is_saved_in_running_forward(features: Features) -> Bool:
     trains = bool((features.passes.kind == BACKWARD).any())
-    mask: Bool = (features.made_in == FORWARD) & features.stays & features.in_open_pass & trains
-    return mask
+    return (features.made_in == FORWARD) & features.stays & features.in_open_pass & trains
 
 
 TENANT_RULES: tuple[TenantRule, ...] = (

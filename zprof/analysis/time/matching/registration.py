@@ -97,8 +97,7 @@ def overlaps_enough(
     shorter = np.minimum(first.end - first.start, second.end - second.start)
     shared = np.minimum(first.end, second.end) - np.maximum(first.start, second.start)
     tolerance = np.minimum(uncertainty_ns, _TOLERANCE_SHARE * shorter + _TOLERANCE_NS)
-    enough: Mask = shared >= share * shorter - tolerance
-    return enough
+    return shared >= share * shorter - tolerance
 
 
 def pair_rows(fixed: LaneRows, moved: LaneRows, uncertainty_ns: float) -> Int64s:

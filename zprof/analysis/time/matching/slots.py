@@ -252,8 +252,7 @@ def _find_whole_steps(rows: LaneRows) -> Mask:
     usual, count = Counter(contents.values()).most_common(1)[0] if contents else (b"", 0)
     if count < _MIN_USUAL_STEPS or 2 * count <= len(contents):
         return np.zeros(len(rows), dtype=bool)
-    is_whole: Mask = np.isin(rows.step, [step for step, content in contents.items() if content == usual])
-    return is_whole
+    return np.isin(rows.step, [step for step, content in contents.items() if content == usual])
 
 
 def _add_lost_slots(
