@@ -2,17 +2,14 @@
 
 import argparse
 import random
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from zprof.base.errors import BadInput
 from zprof.base.formatting import format_next_step, printable
 from zprof.cli import console
-from zprof.simulator.causes import PLANTS, plant
-from zprof.simulator.plan import MAX_RANKS, Recording, SimulationPlan, Vendor
-
-_VENDORS = ("nvidia", "amd", "gloo")
+from zprof.simulator.job import CAUSES, HEALTHY, RANKS_PER_HOST, VENDORS, Job, Start
 
 
 class SimulateCommand:
@@ -36,11 +33,11 @@ class SimulateCommand:
         """Declare the simulated job and the output folder."""
         parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="output folder")
         parser.add_argument("--force", action="store_true", help="replace a simulation in DIR")
-        causes = [str(cause) for cause in PLANTS]
+        causes = [*HEALTHY, *CAUSES]
         cause_help = f"cause to plant (default: %(default)s): {', '.join(causes)}"
         parser.add_argument("--cause", metavar="NAME", choices=causes, default="none", help=cause_help)
         for name, default, what in (
-            ("strength", 1.0, "strength of the cause; 1 gives a clear effect"),
+            ("strength", 1.0, "strength of the cause; at 1 it costs about 15 %% of the step"),
             ("skew-us", 0.0, "maximum clock offset of a host, in microseconds"),
             ("megabytes", 0.0, "pad each trace to about this uncompressed size"),
         ):
@@ -48,16 +45,16 @@ class SimulateCommand:
             parser.add_argument(f"--{name}", metavar="X", type=float, default=default, help=help_text)
         parser.add_argument(
             "--vendor",
-            choices=_VENDORS,
+            choices=VENDORS,
             default="nvidia",
             help="vendor format of the traces (default: %(default)s)",
         )
         for name, count, what in (
             ("ranks", 4, "ranks, at most 1024"),
             ("steps", 3, "recorded steps"),
-            ("stage", 3, "ZeRO stage, 0 to 3"),
+            ("stage", 3, "ZeRO stage: 0 (DDP), 1, 2, 3 (FSDP)"),
             ("units", 8, "FSDP units (wrapped modules)"),
-            ("prefetch", 1, "units to gather ahead"),
+            ("prefetch", 1, "0: gather no unit ahead"),
             ("micro-batches", 1, "micro-batches per step"),
             ("seed", 0, "random seed"),
         ):
@@ -68,21 +65,21 @@ class SimulateCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Simulate the job; what was planted stays in the truth file, so that a diagnosis can be tried."""
         from zprof.run.output_lock import lock_output
-        from zprof.simulator.simulate import simulate
 
-        plan = build_plan(arguments)
+        job = build_job(arguments)
         folder = arguments.output
         try:
             with lock_output(folder):
-                truth = simulate(plan, clear_output_folder(folder, force=arguments.force))
+                write_files(job, clear_output_folder(folder, force=arguments.force))
         except OSError as error:
             raise BadInput(
                 f"{folder}: cannot be written ({error.strerror})", hint="choose another folder"
             ) from None
-        written = sum(rank.file is not None for rank in truth.per_rank)
+        if arguments.prefetch > 1:
+            console.print_note("zprof: --prefetch: the simulated engines gather one unit ahead")
         console.print_note(
-            f"zprof: simulated {_format_count(written, 'rank')}, {_format_count(plan.steps, 'step')}, "
-            f"stage {plan.stage}, {plan.vendor}; what was planted is in {_TRUTH_FILE}"
+            f"zprof: simulated {_format_count(job.world, 'rank')}, {_format_count(job.steps, 'step')}, "
+            f"{job.engine}, {job.dialect.vendor}; what was planted is in {_TRUTH_FILE}"
         )
         console.print_note(f"zprof: wrote {printable(folder)}; {format_next_step(folder)}")
         return 0
@@ -93,49 +90,80 @@ def _format_count(count: int, noun: str) -> str:
 
 
 _TRUTH_FILE = "truth.json"
+_MAX_RANKS = 1024
 _MAX_STEPS = 10_000
 _MAX_MEGABYTES = 4_096
 
 
-def build_plan(arguments: argparse.Namespace) -> SimulationPlan:
-    """Return the requested plan.
+def build_job(arguments: argparse.Namespace) -> Job:
+    """Return the requested job.
 
     Raises:
-        BadInput: the plan cannot be simulated.
+        BadInput: it cannot be simulated.
+    """
+    from zprof.simulator.regular import make_job, plant
+
+    check_limits(arguments)
+    # One random clock offset per host, in ns.
+    max_offset = int(arguments.skew_us * 1000)
+    generator = random.Random(arguments.seed)
+    hosts = [generator.randint(-max_offset, max_offset) for _ in range(-(-arguments.ranks // RANKS_PER_HOST))]
+    job = make_job(
+        seed=arguments.seed,
+        vendor=arguments.vendor,
+        ranks=arguments.ranks,
+        steps=arguments.steps,
+        stage=arguments.stage,
+        units=arguments.units,
+        micro_batches=arguments.micro_batches,
+        prefetch="on" if arguments.prefetch else "off",
+        starts=tuple(Start(clock_offset_ns=hosts[rank // RANKS_PER_HOST]) for rank in range(arguments.ranks)),
+    )
+    job = replace(job, dialect=replace(job.dialect, min_bytes=int(arguments.megabytes * 1e6)))
+    try:
+        return plant(job, arguments.cause, arguments.strength)
+    except ValueError as error:
+        raise BadInput(str(error), hint="see zprof simulate --help") from None
+
+
+def check_limits(arguments: argparse.Namespace) -> None:
+    """Check the numbers that a job is made of.
+
+    Raises:
+        BadInput: one of them is out of its range.
     """
     for is_invalid, message in (
-        (not 1 <= arguments.ranks <= MAX_RANKS, f"--ranks must be 1 to {MAX_RANKS}"),
+        (not 1 <= arguments.ranks <= _MAX_RANKS, f"--ranks must be 1 to {_MAX_RANKS}"),
         (not 1 <= arguments.steps <= _MAX_STEPS, f"--steps must be 1 to {_MAX_STEPS}"),
+        (not 0 <= arguments.stage <= 3, f"--stage must be 0 to 3, not {arguments.stage}"),
         (not 1 <= arguments.units <= 1_000, "--units must be 1 to 1000"),
         (not 1 <= arguments.micro_batches <= 1_000, "--micro-batches must be 1 to 1000"),
+        (arguments.prefetch < 0, f"--prefetch must be 0 or more, not {arguments.prefetch}"),
         (not 0 <= arguments.seed < 1 << 63, "--seed must be 0 or more"),
         (not 0 <= arguments.megabytes <= _MAX_MEGABYTES, f"--megabytes must be 0 to {_MAX_MEGABYTES}"),
         (not 0 <= arguments.skew_us <= 1e9, "--skew-us must be 0 to 1e9"),
     ):
         if is_invalid:
             raise BadInput(message, hint="see zprof simulate --help")
-    plan = SimulationPlan(
-        ranks=arguments.ranks,
-        steps=arguments.steps,
-        stage=arguments.stage,
-        units=arguments.units,
-        prefetch=arguments.prefetch,
-        micro_batches=arguments.micro_batches,
-        seed=arguments.seed,
-        vendor=Vendor(arguments.vendor),
-        recording=Recording(pad_to_bytes=int(arguments.megabytes * 1e6)),
-    )
-    # The clock offset of each rank in ns, one random offset per host.
-    max_offset = int(arguments.skew_us * 1000)
-    generator = random.Random(plan.seed)
-    hosts = [generator.randint(-max_offset, max_offset) for _ in range(-(-plan.ranks // plan.ranks_per_host))]
-    plan = replace(
-        plan,
-        offsets_ns=(
-            {rank: hosts[rank // plan.ranks_per_host] for rank in range(plan.ranks)} if max_offset else {}
-        ),
-    )
-    return plant(plan, arguments.cause, arguments.strength)
+
+
+def write_files(job: Job, folder: Path) -> None:
+    """Write traces and truth; without its truth.json a simulation cannot be replaced, so that a failure
+    leaves nothing behind.
+    """
+    from zprof.simulator.ground_truth import write_job
+
+    is_new = not folder.exists()
+    before = set(folder.iterdir()) if not is_new else set()
+    try:
+        write_job(job, folder, with_baseline=False)
+    except BaseException:
+        with suppress(OSError):
+            for path in set(folder.iterdir()) - before:
+                path.unlink(missing_ok=True)
+            if is_new:
+                folder.rmdir()
+        raise
 
 
 def clear_output_folder(folder: Path, *, force: bool) -> Path:

@@ -60,6 +60,7 @@ class Truth:
     clock_offsets_ns: tuple[int, ...]
     needs_baseline: bool
     job: dict[str, object]
+    schema: str = "zprof.simulation/2"
     origin_ns: int
     """The true clock at the start of the simulation."""
     per_step: tuple[StepTruth, ...]
@@ -180,7 +181,9 @@ def choose_ranks(job: Job) -> tuple[int, ...]:
     return kept
 
 
-def write_job(job: Job, folder: str | Path, causes: Iterable[str] = ()) -> Truth:
+def write_job(
+    job: Job, folder: str | Path, causes: Iterable[str] = (), *, with_baseline: bool = True
+) -> Truth:
     """Write traces and truth.json; for causes that one run cannot show also the run before ("baseline").
 
     `causes` asks for gains beyond those of the planted causes.
@@ -194,7 +197,7 @@ def write_job(job: Job, folder: str | Path, causes: Iterable[str] = ()) -> Truth
     for cause in job.faults:
         if cause in NEEDS_BASELINE:
             before = remove(before, cause) or before
-    if before != job:
+    if with_baseline and before != job:
         write_traces(run_job(replace(before, faults=())), folder / "baseline", ranks)
     gains = {c: measure_gain(job, c, schedule) for c in CAUSES if c in job.faults or c in set(causes)}
     truth = Truth(

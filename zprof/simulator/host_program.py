@@ -143,6 +143,7 @@ class StepProgram(OperationList):
         self.sync_streams(REDUCE, COMPUTE)
         if job.engine == "fsdp2" and job.copy_factor > 0:
             cost = params * (2 + job.reduce_itemsize) / job.gpu.memory_rate
+            cost *= job.padding_cost if job.padding else 1.0
             self.run_kernel(REDUCE, kernels.CHUNK_CAT, cost, "chunk_cat", label)
         whole = job.engine in ("zero1", "ddp")
         operation = "all_reduce" if whole else "reduce_scatter"

@@ -30,6 +30,12 @@ CAUSES: Final[tuple[str, ...]] = (
     "lost_compute_efficiency", "measurement_artifact", "first_gather_exposed",
 )  # fmt: skip
 
+HEALTHY: Final = ("none", "tight")
+"""Jobs without a cause: as they are, and with gathers that take nine tenths of the forward beside them."""
+
+RANKS_PER_HOST: Final = 8
+"""Of regular jobs."""
+
 NEEDS_BASELINE: Final = frozenset({"low_bus_bandwidth", "lost_compute_efficiency"})
 """Causes that one run cannot show: the same job before the change is written beside it."""
 
@@ -189,6 +195,7 @@ class Dialect:
     one_nccl_stream: bool
     first_step: int
     vendor: Vendor = "nvidia"
+    host_names: bool = False
     waits: bool = True
     """A CPU rank records for which collective its main thread waits, as zprof's recorder does."""
     min_bytes: int = 0
@@ -226,6 +233,8 @@ class Job:
     gather_itemsize: int = 2
     reduce_itemsize: int = 2
     padding: float = 0.0
+    padding_cost: float = 1.0
+    """How many times as long the copies before reductions take if they pad."""
     reshard_after_forward: bool = True
     last_unit_kept: bool = True
     prefetch: Literal["on", "backward_off", "off"] = "on"
@@ -305,6 +314,7 @@ class Job:
     def describe(self) -> dict[str, object]:
         """Return the scalar fields, for truth.json."""
         plain = (str, int, float, bool)
-        return {
+        scalars = {
             f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), plain)
         }
+        return scalars | {"vendor": self.dialect.vendor}

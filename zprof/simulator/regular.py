@@ -16,6 +16,8 @@ from zprof.simulator.draw import make_rng
 from zprof.simulator.faults import ENGINES, PLANTS, remove, squeeze
 from zprof.simulator.ground_truth import measure_gain, step_time_ns, window_time_ns
 from zprof.simulator.job import (
+    HEALTHY,
+    RANKS_PER_HOST,
     Block,
     Cluster,
     Dialect,
@@ -31,15 +33,17 @@ from zprof.simulator.job import (
 )
 from zprof.simulator.run import run_job
 
-HEALTHY: Final = ("none", "tight")
-"""Jobs without a cause: as they are, and with gathers that take nine tenths of the forward beside them."""
 STAGES: Final[dict[int, Engine]] = {0: "ddp", 1: "zero1", 2: "zero2", 3: "fsdp2"}
 _CLEAR_RATIO: Final = 0.15
 """What a cause of strength 1 costs, as a share of the step."""
 _POSITIONS: Final = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
 _REFINEMENTS: Final = 3
-_PREPARED: Final[dict[str, dict[str, Any]]] = {"last_unit_regathered": {"reads_loss": True}}
-"""Settings without which a cause costs nothing: a host that runs ahead launches that gather early enough."""
+_PREPARED: Final[dict[str, dict[str, Any]]] = {
+    "last_unit_regathered": {"reads_loss": True},
+    "uneven_shapes": {"padding_cost": 6.0},
+}
+"""Settings without which a cause costs nothing, or does not show: a host that runs ahead would launch the
+last unit's gather early enough, and only the copies tell padding from a larger model."""
 _FORWARD: Final = ((kernels.NORM, 1), (kernels.GEMM, 7), (kernels.FLASH, 4), (kernels.GEMM2, 8))
 _BACKWARD: Final = (
     (kernels.ADD, 1), (kernels.GEMM2, 8), (kernels.GEMM2, 8), (kernels.FLASH_BACKWARD, 9), (kernels.GEMM, 6),
@@ -102,7 +106,7 @@ def make_job(
         micro_batches=1,
         blocks=tuple(replace(block, name=f"layers.{index}") for index in range(units)),
         cluster=Cluster(
-            ranks_per_node=min(8, ranks), intra_bus=bus, inter_bus=bus, intra_alpha_ns=alpha_ns,
+            ranks_per_node=min(RANKS_PER_HOST, ranks), intra_bus=bus, inter_bus=bus, intra_alpha_ns=alpha_ns,
             inter_alpha_ns=alpha_ns, end_spread_ns=300,
         ),
         gpu=_GPUS[vendor],
@@ -118,7 +122,7 @@ def make_job(
             optimizer_range=True,
             metadata=True, sequence=True, distributed_info=True, python_rows=False, gpu_annotations=True,
             shapes=False, syncs=False, gz=True, keys_first=False, one_nccl_stream=True, first_step=3,
-            vendor=vendor,
+            vendor=vendor, host_names=True,
         ),
         noise=0.005,
         shard_size=ranks,
@@ -154,13 +158,14 @@ def plant(job: Job, cause: str, strength: float = 1.0) -> Job:
         raise ValueError(f"unknown cause {cause!r}: one of {', '.join((*HEALTHY, *PLANTS))}")
     target = min(0.45, _CLEAR_RATIO * strength)
     job = replace(fit_engine(job, cause), faults=(*job.faults, cause), **_PREPARED.get(cause, {}))
+    small = shrink(job)
     shares: dict[float, float] = {}
 
-    def plant_at(position: float) -> Job:
+    def plant_at(job: Job, position: float) -> Job:
         return PLANTS[cause](job, Dial(hash_key(job.seed, cause), position))
 
     def measure_at(position: float) -> float:
-        shares[position] = measure_share(plant_at(position), cause)
+        shares[position] = measure_share(plant_at(small, position), cause)
         return abs(shares[position] - target)
 
     best = min(_POSITIONS, key=measure_at)
@@ -168,10 +173,19 @@ def plant(job: Job, cause: str, strength: float = 1.0) -> Job:
         if abs(shares[best] - target) > 0.05 * target:
             measure_between(shares, best, target, measure_at)
         best = min(shares, key=lambda position: abs(shares[position] - target))
-    planted = plant_at(best)
+    planted = plant_at(job, best)
     if remove(planted, cause) in (None, planted):
         raise ValueError(f"{cause} cannot occur in such a job")
     return planted
+
+
+def shrink(job: Job) -> Job:
+    """Return the job with no more ranks and steps than are needed to see what a cause costs."""
+    job = replace(job, steps=min(max(3, job.steps), 4))
+    if job.world <= 2 * RANKS_PER_HOST or job.tensor_size > 1 or job.shard_size < job.world:
+        return job
+    ranks, starts = job.ranks[:RANKS_PER_HOST], job.starts[:RANKS_PER_HOST]
+    return replace(job, world=RANKS_PER_HOST, shard_size=RANKS_PER_HOST, ranks=ranks, starts=starts)
 
 
 def measure_between(
@@ -216,8 +230,7 @@ def fit_engine(job: Job, cause: str) -> Job:
 
 def measure_share(job: Job, cause: str) -> float:
     """Return what removing a cause wins, as a share of the step it shows in."""
-    long_enough = replace(job, steps=max(3, job.steps))
-    schedule = run_job(long_enough, record=False)
-    gain = measure_gain(long_enough, cause, schedule)
+    schedule = run_job(job, record=False)
+    gain = measure_gain(job, cause, schedule)
     by_window = cause == "measurement_artifact"
     return (gain[by_window] if gain else 0) / (window_time_ns if by_window else step_time_ns)(schedule)

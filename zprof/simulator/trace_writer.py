@@ -424,6 +424,8 @@ class TraceWriter:
             trace |= self.list_versions()
         if dialect.distributed_info:
             trace["distributedInfo"] = self.distributed_info()
+        if dialect.host_names:
+            trace["host_name"] = f"node-{self.rank.index // job.cluster.ranks_per_node}"
         if dialect.shapes:
             trace["record_shapes"] = 1
         if dialect.python_rows:
