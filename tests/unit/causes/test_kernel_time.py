@@ -57,39 +57,19 @@ ONE_NS = 1 / MS
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        # a slowdown of 1.15
-        (lambda: slowed(46, 46, 6), None),  # 1.15
-        (lambda: slowed(46, 46, 6 + ONE_NS), "high"),  # above 1.15
-        # a cost of 3 % of the step
-        (lambda: slowed(10, 10, 3), None),  # 3 %
-        (lambda: slowed(10, 10, 3 + ONE_NS), "high"),  # above 3 %
         (lambda: slowed(10, 10, 10), None),  # no time alone
         # eight kernels, and 2 % of the time, must be judged
-        (lambda: slowed(100, 50, 25, kernels=(4, 3)), "gap"),  # seven kernels
         (lambda: slowed(100, 50, 25, kernels=(4, 4)), "medium"),  # eight kernels
-        (lambda: slowed(100, 1.9, 0.9), "gap"),  # below 2 % judged
         (lambda: slowed(100, 2, 1), "medium"),  # 2 % judged
-        (lambda: slowed(6, 6, 0, kernels=(1, 1)), None),  # too little to ask for
         (lambda: slowed(6 + ONE_NS, 6, 0, kernels=(1, 1)), "gap"),  # enough to ask for
         (healthy, None),  # nothing beside
-        # twenty kernels and 5 % are sure
-        (lambda: slowed(100, 5, 2.5, kernels=(10, 10)), "high"),  # twenty kernels
-        (lambda: slowed(100, 5, 2.5, kernels=(10, 9)), "medium"),  # nineteen kernels
-        (lambda: slowed(100, 4.9, 2.4, kernels=(10, 10)), "medium"),  # below 5 %
         # on a CPU the threads of gloo share the cores
         (lambda: slowed(100, 50, 25, device="cpu"), "low"),
         # a median of 1.10 is other work
         (lambda: slowed(100, 50, 25, median_ratio=1.10), None),  # median 1.10
-        (lambda: slowed(100, 50, 25, median_ratio=1.11), "high"),  # median above 1.10
         # half of the time in names that are slower themselves
         (lambda: with_names(("gemm", 49, 44, 2), ("norm", 51, 0, 2)), "low"),  # 49 % agree
-        (lambda: with_names(("gemm", 50, 45, 2), ("norm", 50, 0, 2)), "high"),  # 50 % agree
-        (lambda: with_names(("gemm", 92, 12, 1.15), ("norm", 40, 20, 1.15)), "high"),  # a name at 1.15 agrees
         (lambda: with_names(("gemm", 300, 200, 3), ("norm", 310, 0, 1), wall_ms=250), None),  # another shape
-        # of two names the lower median; 0 is none
-        (lambda: with_names(("a", 100, 50, 1.0), ("b", 100, 50, 1.3)), None),  # lower
-        (lambda: with_names(("a", 100, 50, 0.0), ("b", 100, 50, 1.3)), "high"),  # zero
-        (lambda: with_names(("a", 100, 50, 1.2), ("b", 100, 50, 1.3)), "high"),  # both
     ],
 )
 def test_comm_slows_compute(run: Run, expected: str | None) -> None:
@@ -130,7 +110,6 @@ def on_one_rank(analysis: RunAnalysis) -> RunAnalysis:
     ("run", "expected"),
     [
         (lambda: copying(3), None),
-        (lambda: copying(3.000_001), "medium"),  # no copy to compare with
         (lambda: copying(3.000_001, role="memcpy"), "medium"),
         (lambda: copying(50, role="compute"), None),
         (lambda: copying(50, count=1), None),
@@ -139,7 +118,6 @@ def on_one_rank(analysis: RunAnalysis) -> RunAnalysis:
         # mostly copies of gradients are more likely padding
         (lambda: copying(50, gradients_ms=50), "low"),  # as fast as copies in
         (lambda: copying(50, gradients_ms=2), "high"),  # slower
-        (lambda: copying(50, gradients_ms=51), "low"),
     ],
 )
 def test_copy_overhead(run: Run, expected: str | None) -> None:
@@ -186,21 +164,15 @@ SLOWED = {"beside_ns": 480 * MS, "judged_beside_ns": 480 * MS, "judged_count": 5
     [
         (lambda: computing(100), lambda: computing(130), "medium"),  # slower
         (lambda: computing(100), lambda: computing(105), None),  # 5 %
-        (lambda: computing(100), lambda: computing(105.1), "medium"),  # above 5 %
-        (lambda: computing(100, tokens=9), lambda: computing(110, tokens=9), "medium"),  # 10 %
         (lambda: computing(100, tokens=9), lambda: computing(111, tokens=9), "high"),  # above 10 %
         (lambda: computing(100), lambda: slower_on(2), None),  # two of four ranks are stragglers
-        (lambda: computing(100), lambda: slower_on(3), "medium"),  # three of four ranks
         (lambda: computing(100), lambda: computing(130, **SLOWED), None),  # slowed by collectives
         (lambda: computing(130, **SLOWED), lambda: computing(130), None),  # takes no longer than it did
         (lambda: computing(130, **SLOWED), lambda: computing(150), "medium"),  # longer than it did, slowed
         (lambda: computing(100, tokens=1_000), lambda: computing(200, tokens=2_000), None),  # twice the work
         (lambda: computing(100), lambda: computing(200, count=160), "gap"),  # perhaps other work
-        (lambda: computing(100), lambda: computing(130, count=87), "medium"),  # few kernels more
-        (lambda: computing(100), lambda: computing(130, count=89), "gap"),  # a tenth more kernels
         (lambda: computing(100, tokens=9), lambda: computing(130, count=160, tokens=9), "high"),  # known work
         (lambda: computing(100), lambda: renamed(computing(130)), "gap"),  # other kernels
-        (lambda: computing(10), lambda: with_other_kernels(100), "medium"),  # half of the kernels
         (lambda: computing(10), lambda: with_other_kernels(101), "gap"),  # less than half
         (lambda: None, lambda: computing(130), "gap"),  # no baseline
         (lambda: healthy(4), lambda: computing(130), "gap"),  # no kernels of the baseline

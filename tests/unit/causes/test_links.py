@@ -1,7 +1,5 @@
 """low_bus_bandwidth and sharding_spans_nodes: links slower than others, and links between hosts."""
 
-import re
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -11,10 +9,8 @@ from tests.support.link_runs import MS, US, Sent, gathers, link_run, norm, on_ho
 from tests.support.rule_runs import Run, found, judged, on_one_rank, run_of, values, without_collectives
 from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.signal import Untested
 from zprof.causes.low_bus_bandwidth import CAUSE as low_bus_bandwidth
 from zprof.causes.sharding_spans_nodes import CAUSE as sharding_spans_nodes
-from zprof.diagnosis.find_causes import ask
 from zprof.model.collectives import CollectiveKind
 from zprof.step.bandwidth import compare_unsized, describe_group, read_reached_ratios, select_slow_rows
 
@@ -74,7 +70,6 @@ def replicated(hosts: str = "") -> RunAnalysis:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        (lambda: two_shards(2_010 * US), "high"),  # less than half of the other group
         (lambda: two_shards(2_000 * US), "gap"),  # half: as fast, but both may be slow
         (lambda: link_run(*shards("0,1", 3 * MS)), "gap"),  # one group
         # replicas compare with shards, and groups with each other, if both are within a host
@@ -132,16 +127,11 @@ def hybrid(
     return on_hosts(link_run(*fast, *slow, **more), *hosts)  # type: ignore[arg-type]
 
 
-def figures(text: str) -> list[str]:
-    return re.findall(r"[\d.]+ [MG]B/s", text)
-
-
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
         (hybrid, "low"),  # hosts unknown: the replicas may cross a network
         (lambda: hybrid(hosts="a" * 8), "medium"),  # no network between them
-        (lambda: hybrid(hosts="a" * 8, device="cpu"), "low"),  # compute slows gloo down
         (lambda: hybrid(hosts="aaaabbbb"), "gap"),  # a network, and nobody knows which
         (lambda: hybrid(hosts="aaaabbbb", shows=0.1), None),  # hidden
         (lambda: hybrid(shows=0.1), None),
@@ -172,29 +162,14 @@ def test_exposed_messages_of_unknown_bandwidth_leave_a_gap(run: Run, expected: s
 def test_slow_replicas_are_one_claim_with_both_figures() -> None:
     finding = found(low_bus_bandwidth, hybrid())
     assert values(finding, "bytes_per_s") == [pytest.approx(8 * MIB / 2e-3), pytest.approx(24 * MIB / 1e-4)]
-    assert len(figures(finding.sentence)) == 2
-    assert "replicas" in finding.sentence
     groups = next(fact.value for fact in finding.evidence if fact.key == "all_reduce_slow_groups")
     assert groups == len(REPLICA_GROUPS)
-
-
-def test_replicas_between_hosts_leave_a_gap_with_both_figures() -> None:
-    gap = ask(low_bus_bandwidth, hybrid(hosts="aaaabbbb"))
-    assert isinstance(gap, Untested)
-    assert len(figures(gap.reason)) == 2
 
 
 def test_less_sure_groups_are_evidence_beside_a_sure_finding() -> None:
     """One group of replicas is slower than the others, which are all slower than the shards."""
     keys = {fact.key for fact in found(low_bus_bandwidth, hybrid(slow_group="15")).evidence}
     assert {"all_reduce_bus_bandwidth", "other_bus_bandwidth", "other_expected_bus_bandwidth"} <= keys
-
-
-def test_shards_of_many_ranks_are_large_enough() -> None:
-    """A 65th of the largest message is no norm if it has megabytes."""
-    embedding = gathers(1, 65 * 4 * MIB, MS, group="0,1,2,3", shows=0)
-    small = replace(replicas("0,4", 4 * MS, 4 * MIB), shows=1.0)
-    assert judged(low_bus_bandwidth, link_run(embedding, small)) == "low"
 
 
 def test_only_slow_groups_run_faster_without_the_cause() -> None:
@@ -215,9 +190,6 @@ def test_only_slow_groups_run_faster_without_the_cause() -> None:
     ("group", "place"),
     [
         ("0,4#mesh_dp_replicate", "replicas"),
-        ("0,4#TENSOR_MODEL_PARALLEL_GROUP", "tensor"),
-        ("0,4#mesh_pp", "pipeline"),
-        ("0,4#EXPERT_DATA_PARALLEL_GROUP", "expert"),
         ("0,4#mesh_dp_shard", "data"),
         ("0,4", "replicas"),  # they reduce the shards of different sharding groups
         ("0,1", "groups of 2"),  # ranks of one sharding group
@@ -240,12 +212,6 @@ def test_a_baseline_within_a_host_expects_nothing_between_hosts(
 ) -> None:
     run, baseline = link_run(*shards("0,1", 3 * MS)), link_run(*shards("0,1", MS))
     assert judged(low_bus_bandwidth, on_hosts(run, *mine), on_hosts(baseline, *theirs)) == expected
-
-
-@pytest.mark.parametrize(("latency_ns", "expected"), [(1_500 * US, "high"), (1_501 * US, "gap")])
-def test_messages_that_are_mostly_latency_tell_nothing(latency_ns: int, expected: str | None) -> None:
-    run = link_run(*shards("0,1", 3 * MS), norm(latency_ns))
-    assert judged(low_bus_bandwidth, run, link_run(*shards("0,1", MS))) == expected
 
 
 @pytest.mark.parametrize(
@@ -286,21 +252,11 @@ def test_elements_of_twice_the_bytes_may_take_twice_as_long() -> None:
         assert [each.reached_ratio for each in compare_unsized(now, before)] == pytest.approx([ratio])
 
 
-def one_gather(shows: float) -> RunAnalysis:
-    return link_run(gathers(1, 32 * MIB, 10 * MS, shows=shows))
-
-
 def few(messages: int) -> RunAnalysis:
     analysis = link_run(gathers(3, 32 * MIB, 10 * MS))
     rows = analysis.collectives
     kept = np.isin(rows.ints("instance"), np.unique(rows.ints("instance"))[:messages])
     return replace(analysis, collectives=selected(rows, kept))
-
-
-def with_small(share: float) -> RunAnalysis:
-    """Gathers of 64 MiB are fast enough, reductions of this part of it are not."""
-    small = reduces(10, round(64 * MIB / share), 4 * MS)
-    return link_run(gathers(2, 64 * MIB, 10 * MS), small)
 
 
 def alone() -> RunAnalysis:
@@ -312,12 +268,7 @@ def alone() -> RunAnalysis:
     [
         (500e6, lambda: run_of(SLOW), "high"),  # below
         (100e6, lambda: run_of(SLOW), None),  # enough
-        (10e9, lambda: one_gather(0.3), "medium"),  # 3 % of the step
-        (10e9, lambda: one_gather(0.2999), None),  # less than 3 %
-        (10e9, lambda: few(10), "high"),  # ten messages
         (10e9, lambda: few(9), "medium"),  # nine messages
-        (3e9, lambda: with_small(64), "high"),  # a 64th
-        (3e9, lambda: with_small(64.5), None),  # smaller than a 64th
         (10e9, alone, None),  # one rank
     ],
 )
@@ -350,15 +301,7 @@ def run(*sent: Sent, hosts: str = "aabb", wall_ms: float = 100, **more: object) 
     return on_hosts(made, *hosts)
 
 
-def few_gathers(count: int) -> RunAnalysis:
-    analysis = run(*over_hosts(shows=1.0), within(300_000))
-    rows = analysis.collectives
-    gathers = rows.texts("kind").equals("all_gather")
-    return replace(analysis, collectives=selected(rows, ~gathers | (np.cumsum(gathers) <= count)))
-
-
 REPLICATED = Sent(kind=CollectiveKind.ALL_REDUCE, count=12, bytes=SIZE, each_ns=4 * MS, group=ALL)
-A_QUARTER = (*over_hosts(shows=0.25), within(100_000))  # of 18 messages of 4 ms: 18 ms
 
 
 @pytest.mark.parametrize(
@@ -371,17 +314,9 @@ A_QUARTER = (*over_hosts(shows=0.25), within(100_000))  # of 18 messages of 4 ms
         (lambda: run(hosts="aab"), "gap"),  # a host unknown
         (lambda: run(hosts=""), "gap"),  # hosts unknown
         (lambda: run(*over_hosts(shows=0.01), hosts=""), None),  # hidden
-        (lambda: run(*A_QUARTER, wall_ms=360), None),  # 5 % of the step
-        (lambda: run(*A_QUARTER, wall_ms=359), "high"),  # more than 5 %
-        # 20 GB/s carry 32 MiB over four ranks in 1.258 ms
         (lambda: run(*over_hosts(1_250_000, shows=1.0)), None),  # as fast as inside a host
-        (lambda: run(*over_hosts(1_270_000, shows=1.0)), "medium"),  # slower than inside
-        # three quarters of 32 MiB in 4 ms against 24 MiB in 2 ms
         (lambda: run(*over_hosts(), within(2 * MS, 24 * MIB)), None),  # half of inside
-        (lambda: run(*over_hosts(), within(2 * MS - 1000, 24 * MIB)), "high"),  # less than half
         (lambda: run(REPLICATED, norm(20_000, ALL)), None),  # replicas
-        (lambda: few_gathers(10), "high"),  # ten messages
-        (lambda: few_gathers(9), "medium"),  # nine messages
         (lambda: without_collectives(run()), "gap"),  # no collectives
         (lambda: on_one_rank(run()), None),  # one rank
     ],
@@ -390,21 +325,8 @@ def test_sharding_spans_nodes(run: Run, expected: str | None) -> None:
     assert judged(sharding_spans_nodes, run()) == expected
 
 
-@pytest.mark.parametrize(("each_ns", "expected"), [(300_000, "high"), (3_900_000, None)])
-def test_a_baseline_within_a_host_tells_what_one_reaches(each_ns: int, expected: str | None) -> None:
-    assert judged(sharding_spans_nodes, run(), run(*over_hosts(each_ns), hosts="aaaa")) == expected
-
-
 def test_the_layout_and_the_bandwidth_are_evidence() -> None:
     finding = found(sharding_spans_nodes, run())
     assert (finding.id, values(finding, "count")) == ("ZP408", [2, 2])
     assert values(finding, "bytes_per_s") == [pytest.approx(0.75 * SIZE / 0.004)]
     assert 0 < finding.saving_ns[0] < finding.saving_ns[1] < 36 * MS
-
-
-def test_an_unmeasured_host_is_taken_to_be_twice_as_fast_inside() -> None:
-    """24 MiB in just less than 2 ms within a host are just more than twice what is seen."""
-    unknown = found(sharding_spans_nodes, run(*over_hosts(shows=1.0))).saving_ns
-    measured = run(*over_hosts(shows=1.0), within(2 * MS - 1000, 24 * MIB))
-    assert unknown[0] == pytest.approx(found(sharding_spans_nodes, measured).saving_ns[0], rel=0.01)
-    assert unknown[1] > found(sharding_spans_nodes, measured).saving_ns[1]

@@ -12,9 +12,8 @@ from tests.support.rule_runs import found, run_of, without_collectives
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import has_no_collectives
 from zprof.causes import load_causes
-from zprof.causes.cause import Cause, rate_severity
+from zprof.causes.cause import Cause
 from zprof.causes.copy_overhead import CAUSE as copy_overhead
-from zprof.model.findings import Severity
 
 PAGES = Path(__file__).parents[3] / "docs/findings"
 
@@ -33,13 +32,6 @@ def test_the_index_is_that_of_the_records() -> None:
 
 def test_ids_are_used_once() -> None:
     assert len({cause.id for cause in load_causes().values()}) == len(load_causes())
-
-
-@pytest.mark.parametrize(
-    ("saving", "severity"), [(10, Severity.HIGH), (9.9, Severity.MEDIUM), (5, Severity.MEDIUM), (4.9, "low")]
-)
-def test_severity_is_a_tenth_or_a_twentieth(saving: float, severity: Severity) -> None:
-    assert rate_severity(saving, 100) is Severity(severity)
 
 
 def test_one_rank_has_no_collectives_to_record() -> None:

@@ -58,7 +58,6 @@ def other_model(size: float) -> RunAnalysis:
         # 1 % of what travels is padding
         (lambda: copying(job(ELEMENTS / 1.008), 9, 9), None, None),  # 0.8 % padding
         (lambda: copying(job(ELEMENTS / 1.012), 9, 9), None, "high"),  # 1.2 % padding
-        (lambda: copying(job(ELEMENTS / 1.95), 9, 9), None, "high"),  # 95 % padding
         # a baseline of the same model, whatever its stage
         (lambda: copying(job(), 9), lambda: other_model(1.1), "medium"),  # baseline
         (lambda: copying(job(), 9), lambda: other_model(1.0), None),  # no padding
@@ -70,7 +69,6 @@ def other_model(size: float) -> RunAnalysis:
         # per byte three times a plain copy, of twice the bytes
         (lambda: copying(job(), 9, 6.2), None, "gap"),  # 2.9 times a copy
         (lambda: copying(job(), 9, 6), None, "medium"),  # 3 times a copy
-        (lambda: with_walls(copying(job(), 2, 1)), None, "medium"),  # 2 % of the step
         (lambda: with_walls(copying(job(), 1.99, 0.9)), None, None),  # below 2 %
         # on a CPU padding touches new memory
         (lambda: copying(job(device="cpu"), 20, 1), None, "gap"),  # cpu
@@ -133,10 +131,6 @@ def test_padding_on_the_link_is_lost() -> None:
     assert (finding.id, values(finding, "ratio")) == ("ZP417", [pytest.approx(0.1, rel=0.01)])
 
 
-def test_all_of_the_padding_kernels_is_lost_with_their_launches() -> None:
-    assert found(uneven_shapes, copying(job(), 9, 5)).saving_ns == (0, pytest.approx(1.15 * 9 * MS, abs=2))
-
-
 def with_messages(analysis: RunAnalysis) -> RunAnalysis:
     return replace(analysis, collectives=changed(analysis.collectives, kind="send"))
 
@@ -175,21 +169,15 @@ def told_by_kernels(
     ("run", "expected"),
     [
         (lambda: longer(1.1, held=(1000, 2000, 1000)), "high"),  # a tenth more compute
-        (lambda: longer(1.09, held=(1000, 2000, 1000)), None),  # less
-        (lambda: longer(1.5, held=(1000, 1250, 1000)), "high"),  # half as much more activations
         (lambda: longer(1.5, held=(1000, 1249, 1000)), None),  # fewer activations
         (lambda: longer(1.5, held=(1000, 1500), ranks=2), "high"),  # two ranks
         (lambda: longer(1.5), None),  # nothing but a late rank
         (lambda: with_messages(longer(1.5, held=(1000, 1500), ranks=2)), None),  # stages of a pipeline
-        (lambda: told_by_kernels(longer(1.5), 1.125, 1.25), "medium"),  # kernels
         (lambda: told_by_kernels(longer(1.5), 1.126, 1.25), None),  # slow at everything
         (lambda: told_by_kernels(longer(1.5), 1.125, 1.249), None),  # slow at products alone
-        (lambda: told_by_kernels(longer(1.5), count=1009), "medium"),  # few kernels more
         (lambda: told_by_kernels(longer(1.5), count=1011), None),  # another program
         (lambda: told_by_kernels(longer(1.5), others=0), None),  # others without kernels
-        (lambda: told_by_kernels(longer(1.5, ranks=2)), "medium"),  # kernels of two ranks
         (lambda: told_by_kernels(longer(1.5, held=(0, 0, 0))), "medium"),  # no activations counted
-        (lambda: told_by_kernels(longer(1.5), before=330), "medium"),  # 330 letters before a name
         (lambda: told_by_kernels(longer(1.5), before=405), None),  # 405 letters before a name
     ],
 )

@@ -99,19 +99,13 @@ def started_with_the_last_reduction() -> RunAnalysis:
         (lambda: job(gather_first=True), None),  # stage 3
         (started_with_the_last_reduction, None),  # with the last reduction
         # a twentieth may be gathered before
-        (lambda: with_rows(job(gathered=9_500_000), "all_gather", 1, 500_000), "high"),  # 5 % before
         (lambda: with_rows(job(gathered=9_500_000), "all_gather", 1, 510_000), None),  # more before
-        # 3 % of the step, half of the transfer
-        (lambda: job(exposed_ms=3.0), "high"),  # 3 % of the step
         (lambda: job(exposed_ms=2.9), None),  # less than 3 %
-        (lambda: job(exposed_ratio=0.5), "high"),  # half exposed
         (lambda: job(exposed_ratio=0.45), None),  # mostly hidden
         (exposed_in_the_last_step, None),  # only the last is exposed
         # a tenth of what is reduced: less are metrics
-        (lambda: job(psi=8_000_000, gathered=800_000), "high"),  # a tenth gathered
         (lambda: job(psi=8_000_000, gathered=790_000), None),  # metrics
         # parameters have at most four times the bytes of their gradients
-        (lambda: job(psi=8_000_000, gathered=32_000_000), "high"),  # of 32 bits, gradients of 8
         (lambda: job(psi=8_000_000, gathered=33_000_000), None),  # embeddings
         (lambda: job(reduction="all_reduce", exposed_ms=0, reduced_exposed_ms=20), "low"),  # hidden 3 psi
         (lambda: without_collectives(job()), "gap"),  # no collectives
