@@ -85,7 +85,7 @@ def test_the_dump_of_the_culprit_alone_is_no_all_clear(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["shut_down", "running"])
 def test_all_ranks_are_needed_to_say_that_nothing_is_wrong(fault: str, tmp_path: Path) -> None:
-    paths = write_dumps(draw_job(20_003, fault), tmp_path)
+    paths = write_dumps(draw_job(20_005, fault), tmp_path)
     assert judge(tmp_path).status in (HangStatus.FINISHED, HangStatus.RUNNING)
     paths[-1].unlink()
     assert judge(tmp_path).status not in (HangStatus.FINISHED, HangStatus.RUNNING)

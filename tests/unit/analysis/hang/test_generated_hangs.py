@@ -13,9 +13,12 @@ from zprof.model.findings import Confidence
 from zprof.model.hang import Hang, HangStatus
 from zprof.run.reader import Run
 
+#: Jobs of up to 128 ranks; that of the other seed has 16 at most.
+LARGER = (20_001, 20_002)
+
 
 @pytest.mark.parametrize("fault", [*FAULTS, *HEALTHY])
-@pytest.mark.parametrize("seed", [20_001, 20_002])
+@pytest.mark.parametrize("seed", [20_032, *(pytest.param(seed, marks=pytest.mark.slow) for seed in LARGER)])
 def test_class_and_ranks_are_those_that_were_planted(fault: str, seed: int) -> None:
     verdict = judge_case(Case(seed, fault))
     assert not verdict.error
@@ -41,7 +44,7 @@ def is_sure(hang: Hang) -> bool:
 
 @pytest.mark.parametrize("fault", ["host_stuck", "device_stopped", "never_entered"])
 def test_without_a_dump_nobody_else_is_accused(fault: str, tmp_path: Path) -> None:
-    job = draw_job(30_000, fault)
+    job = draw_job(30_003, fault)
     paths = write_dumps(job, tmp_path / "dumps")
     allowed = {rank for ranks in job.truth.culprits for rank in ranks}
     for left_out in paths[:6]:

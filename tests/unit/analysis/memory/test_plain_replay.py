@@ -24,13 +24,13 @@ from zprof.collectors.read.pickle_sandbox import load_plain_data
 from zprof.collectors.read.snapshot.convert import convert_snapshot
 
 SNAPSHOTS = TRACES.with_name("snapshots")
-REAL = (
+#: Real histories; those of training take the plain replay twenty seconds each.
+REAL = [
     "large_bf16_128_forward",
     "medium_1024_inference",
-    "medium_128_training",
-    "medium_512_training",
     "small_100_forward_backward",
-)
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("medium_128_training", "medium_512_training")),
+]
 
 
 def read(snapshot: dict[str, Any]) -> History | None:
