@@ -15,9 +15,6 @@ from benchmarks.contenders import (
     Quantity,
     compare,
     compute_medians,
-    format_ratio,
-    format_rows,
-    iterate_turns,
     make_environment,
     run_group,
 )
@@ -39,12 +36,6 @@ def figures(**seconds: float) -> dict[str, Medians]:
     return {
         name: compute_medians(use(value, 10), [use(value, 100 * value)]) for name, value in seconds.items()
     }
-
-
-def test_each_round_runs_each_once_in_turn() -> None:
-    contenders = [Contender(name=name, arguments=()) for name in "abc"]
-    turns = [(turn.round, turn.contender.name) for turn in iterate_turns(contenders, 2)]
-    assert turns == [(number, name) for number in (0, 1, 2) for name in "abc"]
 
 
 def test_medians_leave_out_the_round_that_warms_up() -> None:
@@ -72,27 +63,6 @@ def test_a_limit_is_of_the_ratio_or_of_seconds(
     row = compare(comparison, figures(slow=8, fast=2))
     assert row is not None
     assert (row.ratio, row.holds) == (ratio, holds)
-
-
-def test_what_was_not_measured_has_no_row() -> None:
-    assert compare(Comparison(contender="slow", peer="absent"), figures(slow=8)) is None
-    assert compare(Comparison(contender="absent"), figures(slow=8)) is None
-
-
-def test_the_table_says_what_does_not_hold() -> None:
-    comparisons = [
-        Comparison(contender="slow", peer="fast", max_ratio=3),
-        Comparison(contender="fast", max_seconds=3),
-        Comparison(contender="fast", peer="slow", max_ratio=1 / 1.7),
-    ]
-    rows = [row for one in comparisons if (row := compare(one, figures(slow=8, fast=2))) is not None]
-    last = [line.split(" | ")[-2:] for line in format_rows(rows).splitlines()[2:]]
-    assert last == [["≤ 3x", "NO |"], ["≤ 3 s", "yes |"], ["≤ 1/1.7", "yes |"]]
-
-
-@pytest.mark.parametrize(("ratio", "text"), [(2.5, "2.50x"), (0.8, "0.80x"), (0.125, "1/8.0")])
-def test_a_small_ratio_is_a_fraction(ratio: float, text: str) -> None:
-    assert format_ratio(ratio) == text
 
 
 def test_a_user_keeps_reports_and_compiled_modules() -> None:
@@ -131,11 +101,6 @@ def test_processor_time_includes_children() -> None:
     busy = "import time\nwhile time.process_time() < 0.5: pass"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}])"
     assert run_process([sys.executable, "-c", parent]).cpu_s >= 0.5
-
-
-def test_another_exit_code_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="exit code 3"):
-        run_process([sys.executable, "-c", "raise SystemExit(3)"])
 
 
 def guarded(slowdown: Mapping[str, float]) -> dict[str, float]:

@@ -162,19 +162,6 @@ def test_what_a_log_decides_is_what_was_planted(tmp_path: Path) -> None:
     assert not decided & set(HEALTHY)
 
 
-def test_a_killed_rank_writes_nothing_and_the_launcher_tells_of_it(tmp_path: Path) -> None:
-    told = 0
-    (job, *_) = [job for job in list_jobs() if job.truth.fault == "rank_died"]
-    for seed in range(8):
-        truth = write_logs(job, tmp_path, "2.7", "complete", seed)
-        (dead,) = job.outcome.plan.culprits
-        assert f"[rank{dead}]:" not in (tmp_path / truth.path).read_text()
-        for end in truth.exits:
-            assert end.rank == dead
-            told += 1
-    assert told
-
-
 def test_nccl_lines_show_a_rank_that_calls_something_else(tmp_path: Path) -> None:
     jobs = (draw_job(seed, "different_collectives") for seed in range(60))
     job = next(job for job in jobs if job.mesh.kind == "ddp" and 3 <= job.mesh.world <= 8)

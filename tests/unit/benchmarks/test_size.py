@@ -62,11 +62,6 @@ def test_helpers_are_private_and_named_once(tmp_path: Path, text: str, found: Ma
     assert users(count(tmp_path, {"zprof/one.py": text})["helpers"]) == found
 
 
-def test_a_helper_that_another_module_imports_has_no_single_caller(tmp_path: Path) -> None:
-    one = "def _a(): ...\ndef b(): _a()"
-    assert not count(tmp_path, {"zprof/one.py": one, "zprof/two.py": "from zprof.one import _a"})["helpers"]
-
-
 MODULES = {
     "zprof/__init__.py": "",
     "zprof/once.py": "def run(): ...",
@@ -145,11 +140,6 @@ def test_structs_built_in_one_function(tmp_path: Path) -> None:
         "Derived": "zprof/user.py again",
         "Data": "zprof/types.py Data.make",
     }
-
-
-def test_classes_of_one_name_are_two_structs(tmp_path: Path) -> None:
-    text = "from msgspec import Struct\nclass Row(Struct): ...\ndef build(): return Row()"
-    assert len(count(tmp_path, {"zprof/one.py": text, "zprof/two.py": text})["structs"]) == 2
 
 
 def test_figures_are_by_folder(tmp_path: Path) -> None:

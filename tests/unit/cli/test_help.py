@@ -37,11 +37,6 @@ def test_help_of_a_command_is_readable_at_80_columns(
     assert [line for line in out.splitlines() if len(line) > 80 and not line.startswith("  zprof ")] == []
 
 
-@pytest.mark.parametrize("topic", ["ZP301", "zp301", "straggler-rank"])
-def test_help_explains_findings(call: Call, topic: str) -> None:
-    assert call("help", topic) == call("explain", "ZP301")
-
-
 def test_one_next_command_is_named_by_whatever_wrote_a_run(call: Call, tmp_path: Path) -> None:
     small = ("--ranks", "1", "--steps", "1", "--units", "2")
     _, _, simulated = call("simulate", "-o", tmp_path / "traces", *small)

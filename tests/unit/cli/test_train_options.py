@@ -35,9 +35,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ReferenceJob]:
     ("line", "ranks"),
     [
         ("", 2),
-        ("--dp 4", 4),
         ("--mp 2", 2),
-        ("--mp 4", 4),
         ("--dp 2 --mp 2", 4),
         ("--ranks 4 --mp 2", 4),
         ("--ranks 1", 1),

@@ -12,17 +12,11 @@ from tests.support.report_pages import RENDERERS
 from tests.support.tui_leaves import assert_leaves
 from zprof.model.json_format import to_json
 from zprof.model.plan import Change, Outlook, Plan, PredictedFigure, Prediction
-from zprof.model.quantities import Scale, Unit, Value
+from zprof.model.quantities import Unit, Value
 from zprof.model.report import WhatIf
 from zprof.reports.pages.plan import build_plan_page
-from zprof.reports.pages.plan_tables import (
-    choose_size_scale,
-    format_count,
-    format_plan_time,
-    format_with_unit,
-)
 from zprof.reports.pages.whatif import build_whatif_page, describe_outlook, make_saving
-from zprof.reports.table import Table, format_cell
+from zprof.reports.table import Table
 
 MS, MIB = 1_000_000, 1 << 20
 #: Of all figures only these are no leaf: they are computed from the batch and the step.
@@ -99,35 +93,6 @@ def test_a_change_wins_only_if_its_whole_range_is_shorter() -> None:
         (370, (-10, 30)), (400, (-30, -10)), (300, (70, 90)))}  # fmt: skip
     assert len(answers) == 3, "unsure, longer and shorter read differently"
     assert "aaa" in answers
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "written"),
-    [
-        (31_406_250_000, "31.4"),
-        (1_875_000_000, "1.9"),
-        (234_375_000, "0.23"),
-        (3_000_000, "0.0030"),
-        (10, "<0.0001"),
-        (0, "0"),
-        (16_000_000_000_000, "16,000"),
-        (-2_500_000_000, "-2.5"),
-        (None, "-"),
-    ],
-)
-def test_sizes_read_as_the_paper_prints_them(size_bytes: int | None, written: str) -> None:
-    gb = Scale(factor=1e9, unit="GB")
-    assert format_cell(Value(size_bytes, Unit.BYTES, scale=gb)) == written
-    assert format_with_unit(31_406_250_000, gb) == "31.4 GB"
-
-
-def test_a_table_has_the_unit_that_suits_its_largest() -> None:
-    sizes = ([None, 1, 10**9], [10**9 - 1], [5_000], [12], [None], [0], [])
-    assert [choose_size_scale(each).unit for each in sizes] == ["GB", "MB", "KB", "B", "GB", "GB", "GB"]
-    assert [format_plan_time(time) for time in (146_300_000, 60_000_000_000, 9_999_000_000, 2_000, None)] == [
-        "146 ms", "60.0 s", "9,999 ms", "2.0 µs", "-"]  # fmt: skip
-    assert [format_count(count) for count in (7.642e9, 128e9, 1.00663e12, 999.9e6, 999, None)] == [
-        "7.6B", "128B", "1.0T", "1.0B", "999", "-"]  # fmt: skip
 
 
 def test_nothing_has_no_sign_and_no_range() -> None:

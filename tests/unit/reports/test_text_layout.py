@@ -15,7 +15,6 @@ from zprof.reports.layout import (
     format_fix_line,
     get_page_width,
     page_columns,
-    render_bar,
     render_heading,
     render_markdown_text,
     wrap,
@@ -43,13 +42,6 @@ def test_wrapped_text_fits_and_loses_nothing(text: str, indent: int) -> None:
 
 def test_a_number_stays_with_its_unit() -> None:
     assert wrap("x" * 74 + " 12.5 ms and 100.0 %", first="")[1].startswith("12.5 ms")
-
-
-@pytest.mark.parametrize(
-    ("share", "shown"), [(0, ""), (1, "████"), (0.5, "██"), (0.6, "██▍"), (1e-6, "▏"), (2, "████"), (-1, "")]
-)
-def test_a_bar_has_the_length_of_its_share(share: float, shown: str) -> None:
-    assert render_bar(share, 4) == shown
 
 
 @pytest.mark.parametrize(("columns", "width"), [(100, 100), (20, 60), (900, 120)])

@@ -15,17 +15,6 @@ from zprof.analysis.memory.live_bytes import RankLives, compute_live_curve
 from zprof.model.memory import Basis
 
 
-def phases_of(tables: Tables, end_us: float = 1000) -> dict[str, int]:
-    return {peak.phase: peak.peak_bytes for peak in find_phase_peaks(0, tables.lives(end_us))}
-
-
-def test_what_is_carried_into_a_phase_counts_and_what_begins_with_the_next_does_not() -> None:
-    tables = Tables().phases(forward=10, backward=50, optimizer=60)
-    tables.storage(1, 0x10, 8, 5, 55)
-    tables.storage(2, 0x20, 100, 50, 60)
-    assert phases_of(tables) == {"other": 8, "forward": 8, "backward": 108, "optimizer": 0}
-
-
 @settings(max_examples=20)
 @given(TABLES)
 def test_each_phase_is_what_looking_at_every_event_gives(tables: Tables) -> None:
@@ -49,23 +38,6 @@ def test_each_phase_is_what_looking_at_every_event_gives(tables: Tables) -> None
 
 def modules_of(lives: RankLives, peak_ns: int) -> dict[str, tuple[int, int]]:
     return {p.module: (p.peak_bytes, p.at_rank_peak_bytes) for p in find_module_peaks(0, lives, peak_ns)}
-
-
-def test_a_module_holds_what_is_inside_of_it() -> None:
-    tables = Tables()
-    tables.storage(1, 0x10, 8, 10, 50, module="blocks.0.mlp")
-    tables.storage(2, 0x20, 16, 20, 40, module="blocks.0")
-    tables.storage(3, 0x30, 32, 60, 90, module="blocks.1")
-    tables.storage(4, 0x40, 64, 30, 35, module="blocks.00")
-    tables.storage(5, 0x50, 100, -5, before=True, operator=None, module="blocks.1")
-    assert modules_of(tables.lives(), at(30)) == {
-        "": (88, 88),
-        "blocks": (88, 88),
-        "blocks.00": (64, 64),
-        "blocks.1": (32, 0),
-        "blocks.0": (24, 24),
-        "blocks.0.mlp": (8, 8),
-    }
 
 
 @settings(max_examples=20)

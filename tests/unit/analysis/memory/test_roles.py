@@ -17,19 +17,6 @@ def tenants_at(lives: RankLives, time_us: float) -> set[Tenant]:
     return {tenant for tenant, code in TENANT_CODES.items() if held[code]}
 
 
-def test_a_gradient_is_stronger_than_a_bucket_and_a_bucket_than_an_activation() -> None:
-    tables = Tables()
-    tables.storage(1, 0x10, 8, 10, 90)
-    for time_us, tenant in ((40, "activations"), (30, "communication_buffers"), (20, "gradients")):
-        tables.claim(1, time_us, tenant, backdated=False)
-    tables.claim(1, 60, "gradients", gained=False)
-    tables.claim(1, 70, "communication_buffers", gained=False)
-    lives = tables.lives()
-    assert [tenants_at(lives, time_us) for time_us in (15, 50, 65, 75)] == [
-        {Tenant.TEMPORARY_BUFFERS}, {Tenant.GRADIENTS}, {Tenant.COMMUNICATION_BUFFERS}, {Tenant.ACTIVATIONS},
-    ]  # fmt: skip
-
-
 BORN, DIES = 10, 30
 #: Storages by block: the second block has two, as a tensor shared through another library has.
 BLOCK_OF = {0: 0, 1: 1, 2: 1, 3: 2}

@@ -62,9 +62,7 @@ def test_alone_and_beside() -> None:
     assert (found["judged_count"], found["judged_beside_ns"], found["excess_ns"]) == (12, 12 * 160, 12 * 60)
 
 
-@pytest.mark.parametrize(
-    ("beside", "alone", "overlapped"), [(0, 6, 0), (1, 6, 0), (2, 3, 0), (49, 3, 0), (50, 3, 3), (100, 3, 3)]
-)
+@pytest.mark.parametrize(("beside", "alone", "overlapped"), [(1, 6, 0), (20, 3, 0), (100, 3, 3)])
 def test_a_kernel_is_alone_up_to_one_percent_and_overlapped_from_half_on(
     beside: int, alone: int, overlapped: int
 ) -> None:
