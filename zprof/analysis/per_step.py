@@ -5,7 +5,7 @@ import numpy as np
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.signal import Untested
+from zprof.analysis.signal import Untested, make_untested
 
 #: Column that identifies one collective across ranks (sequence numbers do not if some ranks lack rows).
 INSTANCE = "instance"
@@ -63,7 +63,7 @@ def find_missing_collectives(analysis: RunAnalysis) -> Untested | None:
     """Return what is missing if several ranks ran but no collectives were recorded, else None."""
     if not has_no_collectives(analysis):
         return None
-    return Untested(reason="no collective was recorded", remedy="record the time window")
+    return make_untested("no_collective_recorded")
 
 
 def can_play_kernels(analysis: RunAnalysis) -> bool:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from zprof.model.gap_texts import fill_text
 from zprof.model.gaps import GapKind
+from zprof.model.untested_texts import UNTESTED_TEXTS
 
 
 class Fact(Struct, frozen=True, kw_only=True):
@@ -30,3 +32,9 @@ class Untested(Struct, frozen=True, kw_only=True):
     reason: str
     remedy: str
     kind: GapKind = GapKind.UNTESTED_RULE
+
+
+def make_untested(key: str, /, *, kind: GapKind = GapKind.UNTESTED_RULE, **values: object) -> Untested:
+    """Return why a cause cannot be tested, with the texts of ``key``, filled with ``values``."""
+    reason, remedy = UNTESTED_TEXTS[key]
+    return Untested(reason=fill_text(reason, values), remedy=fill_text(remedy, values), kind=kind)

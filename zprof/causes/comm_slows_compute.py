@@ -23,7 +23,7 @@ from zprof.analysis.per_step import (
     mean_per_step,
     mean_wall_ns,
 )
-from zprof.analysis.signal import Fact, Untested, make_fact
+from zprof.analysis.signal import Fact, Untested, make_fact, make_untested
 from zprof.analysis.time.kernel_comparison import SLOWDOWN_RATIO, Slowdown, measure_slowdown_by_name
 from zprof.causes.cause import Cause, Observation, Proof, Signal, rate_severity
 from zprof.causes.fix import is_on_cpu
@@ -98,10 +98,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     if concurrent_ns <= _MIN_CONCURRENT_RATIO * wall_ns:
         return None
     if not slowdown.known:
-        return Untested(
-            reason="too few kernels did the same work both alone and during a collective",
-            remedy="record more steps, or one step without overlap",
-        )
+        return make_untested("too_few_kernels_alone")
     lost_ns = mean_per_step(analysis, slowdown.excess_ns)
     min_ratio = _MIN_REPLAYED_RATIO if can_play_kernels(analysis) else _MIN_STEP_RATIO
     if slowdown.factor <= SLOWDOWN_RATIO or lost_ns <= min_ratio * wall_ns:

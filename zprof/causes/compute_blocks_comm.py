@@ -17,7 +17,7 @@ import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import find_missing_collectives, mean_per_step, mean_wall_ns, select_steady_rows
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.analysis.time.collective_rows import select_kind
 from zprof.causes.cause import MIN_GAIN_RATIO, Cause, Need, Observation, Sign, Signal, rate_severity
 from zprof.causes.fix import Fix
@@ -96,10 +96,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     if not len(gathers):
         return None
     if not len(known):
-        return Untested(
-            reason="the unit computing when a gather was launched is unknown: no launches, or no FSDP ranges",
-            remedy="record the host too (ProfilerActivity.CPU); FSDP marks its passes automatically",
-        )
+        return make_untested("computing_unit_unknown")
     blocked_ns, exposed_ns = known.ints("blocked_ns"), known.ints("exposed_transfer_ns")
     blocked_ns = np.where(blocked_ns > _BLOCKED_NS, blocked_ns, 0)
     blocked, wall_ns = int((blocked_ns > 0).sum()), mean_wall_ns(analysis)

@@ -21,7 +21,7 @@ hosts launch in half of the time, or instantly. A single late host is a differen
 from collections.abc import Sequence
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.analysis.time.host_time import (
     find_idle_line,
     find_missing_host,
@@ -80,10 +80,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
         return missing
     on_device = has_device(analysis)
     if not on_device and not analysis.steps.ints("compute_ns").any():
-        return Untested(
-            reason="no operator of the main thread was recorded",
-            remedy="record with activities=[ProfilerActivity.CPU]",
-        )
+        return make_untested("no_operator")
     hosts = measure_late_hosts(analysis)
     if min(hosts.share, hosts.typical_share) < _MIN_STEP_RATIO:
         columns = [*list_launch_columns(analysis), "unseen_ns"]

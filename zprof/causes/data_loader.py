@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import intersect, measure
 from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.analysis.time.host_calls import read_loader_spans
 from zprof.analysis.time.host_time import (
     find_missing_host,
@@ -66,11 +66,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     if not len(analysis.host):
         return find_missing_host(analysis)
     if not analysis.host.ints("loads").any():
-        return Untested(
-            reason="the trace contains no data loader",
-            remedy="iterate over a torch DataLoader, or fetch in "
-            'record_function("enumerate(DataLoader)#mine.__next__")',
-        )
+        return make_untested("no_data_loader")
     wall_ns, lost_ns = mean_wall_ns(analysis), mean_of_most_ranks(analysis, "loader_ns")
     if min(lost_ns, median_of_most_ranks(analysis, "loader_ns")) < _MIN_STEP_RATIO * wall_ns:
         return find_single_occurrence(analysis, _MIN_STEP_RATIO, "loader_ns")

@@ -22,7 +22,7 @@ from zprof.analysis.per_step import (
     find_missing_collectives,
     mean_wall_ns,
 )
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.causes.cause import Cause, Proof, Sign, Signal
 from zprof.causes.fix import ANY, Fix
 from zprof.model.findings import Confidence, Finding
@@ -98,11 +98,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     if proof is None:
         if computed.is_known or states_full_precision(analysis):
             return None
-        return Untested(
-            reason="parameters are gathered in float32, and the type in which the model computes is unknown",
-            remedy="record on a device, whose kernel names contain types; without autocast there is nothing "
-            "to save",
-        )
+        return make_untested("gathered_type_unknown")
     moved = make_fact("float32_gathered_bytes_per_step", halved.bytes)
     return Signal(
         confidence=proof[1],

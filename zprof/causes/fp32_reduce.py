@@ -22,7 +22,7 @@ from zprof.analysis.per_step import (
     find_missing_collectives,
     mean_wall_ns,
 )
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.causes.cause import Cause, Proof, Sign, Signal
 from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Confidence, Finding
@@ -107,11 +107,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
         is_known = len(traffic.gathers.rows) > 0 or read_compute_type(analysis).is_known
         if is_known or states_full_precision(analysis):
             return None
-        return Untested(
-            reason="gradients are reduced in float32, and the type in which the model computes is unknown",
-            remedy="record on a device, whose kernel names contain types, or pass the types: "
-            "TrainingFacts(…)",
-        )
+        return make_untested("reduced_type_unknown")
     moved = make_fact("float32_reduced_bytes_per_step", halved.bytes)
     return Signal(
         confidence=proof[1],

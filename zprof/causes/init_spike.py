@@ -11,7 +11,7 @@ the recorded steps was higher, without a reason: low confidence.
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.memory.largest_rank import find_early_peaks, find_largest_rank, limit_confidence
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import ANY, Fix, choose_fix
 from zprof.model.findings import Confidence
@@ -82,10 +82,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     if not spikes:
         if is_recorded or analysis.training.engine == "reference":
             return None
-        return Untested(
-            reason="the memory before the first step was not recorded",
-            remedy="start the program with zprof in full mode: zprof record -o RUN -- python train.py",
-        )
+        return make_untested("init_not_recorded")
     spike = max(spikes, key=lambda spike: spike.before_bytes)
     loaded = len(analysis.memory.per_rank)
     phase = "before its first step" if is_recorded else "outside of the recorded steps"

@@ -12,7 +12,7 @@ import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.analysis.time.kernel_comparison import KernelComparison, Work, compare_kernels
 from zprof.causes.cause import Cause, Signal, rate_severity
 from zprof.causes.fix import is_on_cpu
@@ -70,22 +70,12 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     if not len(analysis.kernels):
         return None
     if baseline is None or not len(baseline.kernels):
-        return Untested(
-            reason="no baseline" if baseline is None else "the baseline has no kernels",
-            remedy="pass a run of the same model on the same devices: --baseline",
-        )
+        return make_untested("no_baseline" if baseline is None else "baseline_without_kernels")
     compared = compare_kernels(analysis, baseline)
     if compared is None or compared.matched_ratio < _MIN_MATCHED_RATIO:
-        return Untested(
-            reason="less than half of the compute is in kernels that both runs have",
-            remedy="compare with a run of the same model, compiled the same way",
-        )
+        return make_untested("few_common_kernels")
     if not compared.work.unit and abs(compared.count_ratio - 1) > _MAX_COUNT_DIFFERENCE_RATIO:
-        return Untested(
-            reason="the runs launch different numbers of kernels per step, and the work per step was not "
-            "recorded",
-            remedy="pass it when recording: --tokens-per-step",
-        )
+        return make_untested("kernel_counts_differ")
     ranks = compared.ranks[compared.ratio > _MIN_SLOWDOWN_RATIO].tolist()
     return _make_signal(analysis, compared, ranks) if 2 * len(ranks) > len(compared.ratio) else None
 

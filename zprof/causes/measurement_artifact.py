@@ -27,7 +27,7 @@ from zprof.analysis.per_step import (
     mean_per_step,
     mean_wall_ns,
 )
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.analysis.time.recording_quality import (
     do_recordings_match,
     measure_matched_ratio,
@@ -78,7 +78,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     if not len(analysis.steps):
         if analysis.run.source == "snapshot":
             return None  # a snapshot never has steps
-        return Untested(reason="no step was timed", remedy="record with the time window on")
+        return make_untested("no_timed_step")
     signs = [sign for find_sign in _SIGNS if (sign := find_sign(analysis))]
     if not signs:
         return None

@@ -19,7 +19,7 @@ import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import count_steps, find_missing_collectives, mean_wall_ns, select_steady_rows
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.analysis.time.collective_rows import select_kind
 from zprof.causes.cause import Cause, Observation, Sign, Signal
 from zprof.causes.fix import Fix
@@ -108,10 +108,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     if not len(gathers) or np.median(gathers.group_by("rank", "step").sizes) < _MIN_GATHERS:
         return None
     if any(rank.upper_bound for rank in analysis.time.per_rank):
-        return Untested(
-            reason="no waits for collectives were recorded, so it is unknown if all_gathers are exposed",
-            remedy="write ::wait ranges (docs/recording.md)",
-        )
+        return make_untested("no_waits_recorded")
     cost = measure_late_gathers(analysis, gathers)
     is_exposed = cost.exposed_ns >= _EXPOSED_RATIO * cost.transfer_ns
     if not is_exposed or cost.hideable_ns < _MIN_STEP_RATIO * mean_wall_ns(analysis):

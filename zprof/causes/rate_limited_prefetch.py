@@ -29,7 +29,7 @@ from zprof.analysis.per_step import (
     mean_wall_ns,
     select_steady_rows,
 )
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.analysis.time.collective_rows import select_kind
 from zprof.base.formatting import format_frequency
 from zprof.causes.cause import Cause, Need, Observation, Sign, Signal
@@ -141,10 +141,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 def _find_shallow_prefetch(analysis: RunAnalysis, gathers: Columns) -> Signal | Untested | None:
     """Return a note if gathers that wait for earlier compute could be hidden with more depth."""
     if not gathers.known("launch_start_ns").any():
-        return Untested(
-            reason="the host's calls were not recorded",
-            remedy="record CPU activity too (ProfilerActivity.CPU)",
-        )
+        return make_untested("host_calls_not_recorded")
     count, exposed_ns, hideable_ns = measure_shallow_prefetch(analysis, gathers)
     if hideable_ns < _WORTH_DEPTH_RATIO * mean_wall_ns(analysis):
         return None

@@ -23,7 +23,7 @@ from zprof.analysis.memory.largest_rank import (
     limit_confidence,
 )
 from zprof.analysis.memory.model_structure import SHARDED_FROM, compute_state_shares, read_sharding
-from zprof.analysis.signal import Fact, Untested, make_fact
+from zprof.analysis.signal import Fact, Untested, make_fact, make_untested
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Confidence
@@ -96,9 +96,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
         return None
     states = largest.memory.state_bytes
     if states is None:
-        return Untested(
-            reason="no complete step was recorded", remedy="record two steps: zprof.steps(memory=2)"
-        )
+        return make_untested("no_complete_step")
     if facts.stage is None:
         return MISSING_FACTS
     if facts.stage == 0:

@@ -29,7 +29,7 @@ from zprof.analysis.memory.largest_rank import (
     read_forward_gradients,
 )
 from zprof.analysis.memory.model_structure import compute_state_shares
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import ANY, Fix
 from zprof.model.findings import Confidence
@@ -90,11 +90,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
         return None  # a recording has phases; an imported file has none, and nobody can add them
     forwards = read_forward_gradients(analysis, largest)
     if forwards is None:
-        return Untested(
-            reason="no forward was identified: the recorder was not given the model, or the entire model is "
-            "compiled",
-            remedy="record with model=model, and once without torch.compile",
-        )
+        return make_untested("no_forward")
     shares = compute_state_shares(analysis.training) or {}
     share = shares.get(_GRADIENTS) if (analysis.training.shard_ranks or 1) > 1 else None
     if share is not None and forwards.max_bytes >= _WHOLE_RATIO * share:

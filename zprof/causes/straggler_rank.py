@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import find_missing_collectives, select_steady_rows
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.analysis.time.late_ranks import (
     MIN_SURE_COST_RATIO,
     LateRank,
@@ -103,11 +103,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     if late is None:
         return find_doubts(analysis, own, seen)
     if is_delay_passed_on(analysis, late.suspect.named):
-        return Untested(
-            reason=f"rank {late.suspect.rank} is late because of another rank, which could hardly be "
-            "compared with others",
-            remedy="record again, and check which collectives were not matched",
-        )
+        return make_untested("delay_passed_on", rank=late.suspect.rank)
     return _make_signal(analysis, late)
 
 

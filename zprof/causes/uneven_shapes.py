@@ -20,7 +20,7 @@ import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Untested
+from zprof.analysis.signal import Untested, make_untested
 from zprof.analysis.time.kernel_comparison import find_longer_inputs
 from zprof.base.formatting import format_percent
 from zprof.causes.cause import Cause, Proof, Sign, Signal
@@ -129,10 +129,7 @@ def _find_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal
     elif is_slow and analysis.run.device != "cpu":
         proof, confidence = "its padding kernels are not plain copies", Confidence.MEDIUM
     else:
-        return Untested(
-            reason="kernels that can pad take time, and the number of parameters is unknown",
-            remedy="pass it (report --parameters N), or pass a baseline of the same model",
-        )
+        return make_untested("padding_unknown")
     padding = f"{format_percent(ratio)} of padding" if ratio else "padding"
     return Signal(
         confidence=confidence,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from zprof.base.formatting import format_bytes, format_percent
+from zprof.base.formatting import format_bytes, format_ns, format_percent, format_rate
 from zprof.model.analysis_gap_texts import ANALYSIS_GAP_TEXTS
 from zprof.model.gaps import Gap
 from zprof.model.prediction_gap_texts import PREDICTION_GAP_TEXTS
@@ -14,7 +14,9 @@ from zprof.model.recording_gap_texts import RECORDING_GAP_TEXTS
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "and": " and ".join,
     "bytes": format_bytes,
+    "ns": format_ns,
     "percent": format_percent,
+    "rate": format_rate,
 }
 #: All texts by key.
 GAP_TEXTS = {**RECORDING_GAP_TEXTS, **READING_GAP_TEXTS, **ANALYSIS_GAP_TEXTS, **PREDICTION_GAP_TEXTS}
@@ -32,12 +34,10 @@ def make_gap(
 ) -> Gap:
     """Return the gap with the texts of ``key``, filled with ``values``, ``rank``, ``step`` and ``detail``.
 
-    Values are never templates: braces in a stranger's name stay as they are. Formats beside Python's are
-    ``bytes``, ``percent``, ``plural step`` ("steps" unless the value is 1), and for sequences ``and``
-    ("a and b"), ``list`` ("a, b") and ``list4`` (the first four).
+    Templates and values are those of :func:`fill_text`.
     """
     text, values = GAP_TEXTS[key], {"rank": rank, "step": step, "detail": detail, "causes": causes, **values}
-    what, reason, remedy = (_FORMATTER.vformat(template, (), values) for template in text[1:])
+    what, reason, remedy = (fill_text(template, values) for template in text[1:])
     return Gap(
         kind=text.kind,
         what=what,
@@ -48,6 +48,16 @@ def make_gap(
         detail=detail,
         causes=tuple(causes),
     )
+
+
+def fill_text(template: str, values: Mapping[str, object]) -> str:
+    """Return the text of a template.
+
+    Values are never templates: braces in a stranger's name stay as they are. Formats beside Python's are
+    ``bytes``, ``ns``, ``percent``, ``rate``, ``plural step`` ("steps" unless the value is 1), and for
+    sequences ``and`` ("a and b"), ``list`` ("a, b") and ``list4`` (the first four).
+    """
+    return _FORMATTER.vformat(template, (), values)
 
 
 class _GapFormatter(Formatter):

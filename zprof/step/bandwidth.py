@@ -33,9 +33,8 @@ from zprof.analysis.columns import Columns, Floats, Mask, Texts
 from zprof.analysis.group_roles import GroupRole, find_role
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.per_step import mean_per_step, mean_wall_ns, measure_queueing_ns
-from zprof.analysis.signal import Fact, Untested, make_fact
+from zprof.analysis.signal import Fact, Untested, make_fact, make_untested
 from zprof.analysis.time.collective_rows import group_rows_by_text, parse_group_ranks, select_kind
-from zprof.base.formatting import format_ns, format_rate
 from zprof.model.collectives import BYTES_PER_ELEMENT, CollectiveKind, bus_factor
 from zprof.model.findings import Confidence, Finding
 from zprof.step.links import max_normal_latency_ns, measure_transfers
@@ -509,14 +508,8 @@ def find_unknown_sizes(reached: ReachedBandwidth) -> Untested | None:
     if exposed_ns < MIN_UNTESTED_RATIO * mean_wall_ns(analysis) or measure_group_rates(reached):
         return None  # what was measured is mostly latency
     if not (analysis.collectives.ints("bytes") > 0).any():
-        return Untested(
-            reason="the recording does not say how many bytes the collectives move",
-            remedy="pass a baseline on the same link, or record with torch 2.2 or newer",
-        )
-    return Untested(
-        reason="no collective was matched on all of its ranks, so how long its bytes take is unknown",
-        remedy="record all ranks in the same steps",
-    )
+        return make_untested("sizes_unknown")
+    return make_untested("no_collective_matched")
 
 
 def find_unvouched_links(
@@ -532,26 +525,24 @@ def find_unvouched_links(
     if has_reference and total_ns < MIN_UNTESTED_RATIO * mean_wall_ns(analysis):
         return None
     worst = max(exposed.values(), key=lambda entry: entry[0])[1]
-    others = ""
-    if len({rate.group for rate in rates}) > 1:
-        others = f", the fastest group of this job {format_rate(max(rate.bytes_per_s for rate in rates))}"
-    return Untested(
-        reason=f"the expected bandwidth is unknown: {describe_messages(analysis, worst)} reach "
-        f"{format_rate(worst.bytes_per_s)}{others}, and neither a baseline nor a faster group tells what the "
-        "link should give",
-        remedy="pass a baseline on the same link, or --expected-busbw GB_PER_S",
+    has_others = len({rate.group for rate in rates}) > 1
+    return make_untested(
+        "bandwidth_of_groups_unknown" if has_others else "bandwidth_unknown",
+        messages=describe_messages(analysis, worst),
+        reached=worst.bytes_per_s,
+        fastest=max(rate.bytes_per_s for rate in rates),
     )
 
 
 def state_unknown_network(analysis: RunAnalysis, worst: SlowGroup) -> Untested:
     """State that groups between hosts reach much less than the fastest link, which may be by design."""
-    return Untested(
-        reason=f"{describe_messages(analysis, worst.rate)} cross hosts and reach "
-        f"{format_rate(worst.rate.bytes_per_s)}, the fastest link of this job reaches "
-        f"{format_rate(worst.expected.bytes_per_s)}, and what the network should give is unknown "
-        f"({format_ns(worst.exposed_ns)} exposed {analysis.time.basis})",
-        remedy="measure the network between these hosts (nccl-tests) and pass --expected-busbw GB_PER_S, "
-        "or a baseline on the same link",
+    return make_untested(
+        "network_unknown",
+        messages=describe_messages(analysis, worst.rate),
+        reached=worst.rate.bytes_per_s,
+        fastest=worst.expected.bytes_per_s,
+        exposed=worst.exposed_ns,
+        basis=analysis.time.basis,
     )
 
 

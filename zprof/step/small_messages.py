@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.per_step import find_missing_collectives, has_no_collectives, mean_wall_ns
-from zprof.analysis.signal import Fact, Untested, make_fact
+from zprof.analysis.signal import Fact, Untested, make_fact, make_untested
 from zprof.model.findings import Confidence
 from zprof.step.links import measure_transfers
 from zprof.step.one_rank import SIZE_MULTIPLES, StepModel, is_guess, model_step, sizes_that_help
@@ -126,10 +126,7 @@ def find_unknown_latency(analysis: RunAnalysis) -> Untested | None:
         return None
     if traffic.latency_ratio is not None or max(m.bytes for m in traffic.both) > SURELY_LARGE_BYTES:
         return None
-    return Untested(
-        reason="all messages of a kind have one size, so their latency is unknown",
-        remedy="record a step that also reduces a scalar (the gradient norm, the loss)",
-    )
+    return make_untested("latency_unknown")
 
 
 def _is_exposed(traffic: StepTraffic, wall: float) -> bool:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.per_step import find_missing_collectives, mean_wall_ns
-from zprof.analysis.signal import Untested
+from zprof.analysis.signal import Untested, make_untested
 from zprof.analysis.time.collective_rows import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.step.added_messages import shard_within_hosts
@@ -68,10 +68,7 @@ def find_slow_sharding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> S
         for group in sorted(sharded[0].rows.texts("group").list_distinct())
     ]
     if any(hosts is None for hosts in counted):
-        return Untested(
-            reason="the ranks' hosts or the groups' ranks are unknown",
-            remedy="record with zprof, or with a torch version whose traces contain hosts and groups",
-        )
+        return make_untested("hosts_unknown")
     layouts = {(len(hosts), count) for hosts in counted if hosts for count in hosts.values()}
     hosts, per_host = min(layouts)
     if len(layouts) > 1 or hosts < 2 or per_host < 2:  # uneven, within a host, or one rank per host

@@ -7,6 +7,7 @@ from string import Formatter
 
 import zprof
 from zprof.model.gap_texts import GAP_TEXTS, make_gap
+from zprof.model.untested_texts import UNTESTED_TEXTS
 
 _PACKAGE = Path(zprof.__file__).resolve().parent
 _SOURCES = [
@@ -16,26 +17,25 @@ _SOURCES = [
 
 def _walk_sources() -> Iterator[ast.AST]:
     for path in _SOURCES:
-        if not path.name.endswith("gap_texts.py"):
+        if not path.name.endswith("_texts.py"):
             yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
 
 
-def test_every_text_is_used_and_every_gap_passes_the_values_of_its_text() -> None:
-    unused, wrong = set(GAP_TEXTS), []
+def test_every_text_is_used_and_gets_its_values() -> None:
+    texts = {key: "".join(text[1:]) for key, text in GAP_TEXTS.items()}
+    texts |= {key: "".join(text) for key, text in UNTESTED_TEXTS.items()}
+    unused, wrong = set(texts), []
     for node in _walk_sources():
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            unused.discard(node.value)
-        if not (
-            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "make_gap"
-        ):
+            unused -= {node.value, f"{node.value}_at_line"}
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
             continue
-        key, given = node.args[0], {keyword.arg for keyword in node.keywords}
-        if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
+        if node.func.id not in ("make_gap", "make_untested") or not isinstance(node.args[0], ast.Constant):
             continue
-        text = "".join(GAP_TEXTS[key.value][1:]) if key.value in GAP_TEXTS else "{is missing}"
-        fields = {field for _, field, _, _ in Formatter().parse(text) if field is not None}
-        if not fields <= given | {"rank", "step", "detail", "causes"} and None not in given:
-            wrong.append(key.value)
+        key, given = str(node.args[0].value), {keyword.arg for keyword in node.keywords}
+        fields = {field for _, field, _, _ in Formatter().parse(texts.get(key, "{missing}")) if field}
+        if None not in given and not fields <= given | {"rank", "step", "detail", "causes"}:
+            wrong.append(key)
     assert not unused
     assert not wrong
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.signal import Untested
+from zprof.analysis.signal import make_untested
 from zprof.model.findings import Confidence, SourceLocation, cap_confidence
 from zprof.model.memory import (
     Allocation,
@@ -26,14 +26,8 @@ from zprof.run.user_code import find_user_frame
 Removable = Callable[[str, Mapping[Tenant, int]], float]
 RESERVED_PEAK = "reserved peak"
 #: One text for all causes that need these, so that their gaps merge.
-MISSING_FACTS = Untested(
-    reason="the sharding stage, its ranks, the number of parameters or their bytes are unknown",
-    remedy="pass the recorder the model, or the facts: zprof.record(training=TrainingFacts(...))",
-)
-MISSING_DEVICE = Untested(
-    reason="the GPU's allocator and driver were not sampled at the peak",
-    remedy="record on the GPU machine with the memory window on: zprof.steps(memory=2)",
-)
+MISSING_FACTS = make_untested("sharding_unknown")
+MISSING_DEVICE = make_untested("allocator_not_sampled")
 _ABOVE_RATIO = 0.10
 #: Minimum share of a step's gradients in a forward, so that a few late ones do not count.
 _HALF_RATIO = 0.5

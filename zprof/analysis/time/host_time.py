@@ -12,6 +12,7 @@ all hosts.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -21,7 +22,7 @@ from zprof.analysis.columns import Columns, Floats, Groups, find_places
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.memory.largest_rank import find_largest_rank
 from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Fact, Untested, make_fact
+from zprof.analysis.signal import Fact, Untested, make_fact, make_untested
 from zprof.analysis.time.host_calls import WaitKind
 from zprof.analysis.time.own_time import OwnTime, measure_own_time
 from zprof.analysis.time.program_lines import (
@@ -52,8 +53,6 @@ _MIN_GROUP_RATIO = 0.05
 #: Above 1, because ranks that run out of work at different times wait for each other.
 _MAX_SAVING_RATIO = 1.15
 
-_WHAT_ELSE = "it may run Python, sleep, or wait for a lock or a file"
-_FIND_LINE = "py-spy record --idle --native -- python train.py shows which line of the program that is"
 LINE_REMEDY = "take what that line waits for or computes out of the step: into a thread, or every N steps"
 
 
@@ -176,12 +175,7 @@ def find_single_occurrence(
         lost += max(0.0, mean - mean_of_most_ranks(analysis, column))
     if _has_several_steps(analysis) or lost < min_ratio * mean_wall_ns(analysis):
         return None
-    return Untested(
-        reason=f"the window has one step, and {format_ns(lost)} of its idle time is a single "
-        f"occurrence{what}; "
-        "it is unknown if it recurs in each step",
-        remedy="record at least three steps",
-    )
+    return make_untested("single_occurrence", lost=lost, what=what)
 
 
 def _has_several_steps(analysis: RunAnalysis) -> bool:
@@ -200,13 +194,9 @@ def rate_confidence(
 def find_missing_host(analysis: RunAnalysis) -> Untested | None:
     """Return what is missing if hosts or their launches were not recorded, else None."""
     if not len(analysis.host):
-        reason = "the hosts' activity was not recorded"
-        return Untested(reason=reason, remedy="record with zprof, or profile the CPU too")
+        return make_untested("hosts_not_recorded")
     if not analysis.host.bools("launches_seen").all():
-        return Untested(
-            reason="the trace does not show when the host launched its kernels",
-            remedy="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
-        )
+        return make_untested("launches_not_shown")
     return None
 
 
@@ -448,11 +438,7 @@ def find_unseen_host(analysis: RunAnalysis, hosts: LateHosts, min_ratio: float) 
     if share < min_ratio:
         return None
     idle = find_idle_line(analysis)
-    return Untested(
-        reason=f"the device has no work for {format_ns(unseen_ns)} of each step ({share:.0%}) while the "
-        f"recording shows nothing of the host: {_describe_line(idle)}",
-        remedy=_FIND_LINE if idle is None else LINE_REMEDY,
-    )
+    return _make_unseen("host_not_seen", idle, unseen=unseen_ns, share=share)
 
 
 def _find_unseen_thread(analysis: RunAnalysis, hosts: LateHosts, min_ratio: float) -> Untested | None:
@@ -462,34 +448,25 @@ def _find_unseen_thread(analysis: RunAnalysis, hosts: LateHosts, min_ratio: floa
     share = between_ns / hosts.wall_ns
     if share < min_ratio:
         return None
-    amount = f"{format_ns(between_ns)} of each step ({share:.0%})"
-    no_operator = f"the training loop's thread runs no operator for {amount}"
+    amounts: dict[str, Any] = {"between": between_ns, "share": share, "ran": hosts.idle_ns}
     if not analysis.host.bools("is_timed").all():
-        return Untested(
-            reason=f"{no_operator}: {_WHAT_ELSE}",
-            remedy="record with zprof record, which samples the processor time of that thread",
-        )
-    surely_ran = (
-        f"in which it surely used its processor for only {format_ns(hosts.idle_ns)}"
-        if hosts.idle_ns >= 1
-        else "in which it need not have used its processor at all"
-    )
+        return make_untested("thread_not_timed", **amounts)
+    ran = hosts.idle_ns >= 1
     if not is_short_of_processors(analysis):
-        idle = find_idle_line(analysis)
-        return Untested(
-            reason=f"{no_operator}, {surely_ran}: {_describe_line(idle)}",
-            remedy=_FIND_LINE if idle is None else LINE_REMEDY,
-        )
-    queued = f"{format_ns(hosts.queued_ns)} ({hosts.queued_ns / hosts.wall_ns:.0%})"
-    return Untested(
-        reason=f"the processors were busy, and the training loop's thread waited for one for {queued} of "
-        f"each step; it runs no operator for {amount}, {surely_ran}: {_WHAT_ELSE}",
-        remedy="record while nothing else uses the processors, or with fewer ranks on them",
+        key = "thread_ran_elsewhere" if ran else "thread_may_not_have_run"
+        return _make_unseen(key, find_idle_line(analysis), **amounts)
+    return make_untested(
+        "thread_waited_and_ran" if ran else "thread_waited",
         kind=GapKind.BUSY_PROCESSORS,
+        queued=hosts.queued_ns,
+        queued_share=hosts.queued_ns / hosts.wall_ns,
+        **amounts,
     )
 
 
-def _describe_line(idle: LineShare | None) -> str:
+def _make_unseen(key: str, idle: LineShare | None, **amounts: Any) -> Untested:
+    """Return why it is unknown what a host did, with the line of the program where most of it was."""
     if idle is None:
-        return _WHAT_ELSE
-    return f"{idle.share:.0%} of that time it is at {name_place(idle.location)}"
+        return make_untested(key, **amounts)
+    place = name_place(idle.location)
+    return make_untested(f"{key}_at_line", at_line=idle.share, place=place, remedy=LINE_REMEDY, **amounts)

@@ -25,9 +25,8 @@ from zprof.analysis.per_step import (
     mean_wall_ns,
     select_steady_rows,
 )
-from zprof.analysis.signal import Untested
+from zprof.analysis.signal import Untested, make_untested
 from zprof.analysis.time.own_time import OwnTime, Table, measure_own_time, measure_own_time_with_idle
-from zprof.base.formatting import format_ns
 from zprof.model.time import LateReason
 
 _PARTS = ("compute", "copies", "idle")
@@ -311,37 +310,27 @@ def find_doubts(analysis: RunAnalysis, own: OwnTime, seen: Sequence[LateRank]) -
     doubtful = [late.suspect for late in seen if late.cost_ns >= MIN_SURE_COST_RATIO * late.wall_ns]
     if doubtful:
         suspect = doubtful[0]
-        what = f"by {suspect.part} alone " if suspect.part else ""
-        return Untested(
-            reason=f"rank {suspect.rank} is {what}{format_ns(suspect.delay_ns)} late in the median step, "
-            f"which over {suspect.steps} steps may be chance",
-            remedy="record more steps",
+        return make_untested(
+            "late_part_by_chance" if suspect.part else "late_by_chance",
+            rank=suspect.rank,
+            part=suspect.part,
+            delay=suspect.delay_ns,
+            steps=suspect.steps,
         )
     idle = measure_own_time_with_idle(analysis)
     if not own.is_host_known and _is_seen(_measure_late_rank(analysis, idle, find_suspect(analysis, idle))):
-        return Untested(
-            reason="a rank is idle while others wait for it, and it is unknown if its host is slower than "
-            "theirs",
-            remedy="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on all ranks",
-        )
+        return make_untested("idle_rank_unknown")
     unseen_ns = find_suspect(analysis, own).error_ns
     if unseen_ns <= _UNSEEN_RATIO * mean_wall_ns(analysis):
         return None
-    return Untested(
-        reason=f"steps differ so much that a rank late by less than {format_ns(unseen_ns)} would not be "
-        "visible",
-        remedy="record more steps, or on a quieter machine",
-    )
+    return make_untested("steps_differ", unseen=unseen_ns)
 
 
 def find_missing_ranks(analysis: RunAnalysis) -> Untested | None:
     """Return why ranks cannot be compared: ranks or matched steps are missing; None if there are enough."""
     if len(analysis.run.ranks_loaded) < analysis.run.world_size:
         # Complete groups do not help: a rank that is late there may only pass on a delay.
-        return Untested(
-            reason="ranks are missing, so the rank that arrived last is unknown",
-            remedy="record or import all ranks",
-        )
+        return make_untested("last_rank_unknown")
     rows = select_steady_rows(analysis)
     matched = rows.at(rows.bools("matched"))
     met = Groups(matched.ints("step"), matched.ints(INSTANCE))
@@ -351,10 +340,7 @@ def find_missing_ranks(analysis: RunAnalysis) -> Untested | None:
     steps = min(len(np.unique(met_steps)), int(alike.sum()))
     if steps >= _MIN_STEPS:
         return None
-    return Untested(
-        reason=f"collectives of all ranks were matched in only {steps} steps, but {_MIN_STEPS} are needed",
-        remedy="record more steps",
-    )
+    return make_untested("few_matched_steps", steps=steps, needed=_MIN_STEPS)
 
 
 def is_delay_passed_on(analysis: RunAnalysis, late: tuple[int, ...]) -> bool:

@@ -30,7 +30,7 @@ from zprof.analysis.per_step import (
     mean_per_step,
     mean_wall_ns,
 )
-from zprof.analysis.signal import Fact, Untested, make_fact
+from zprof.analysis.signal import Fact, Untested, make_fact, make_untested
 from zprof.analysis.time.collective_rows import select_kind
 from zprof.base.formatting import format_bytes
 from zprof.model.collectives import CollectiveKind
@@ -103,10 +103,7 @@ def find_unknown_units(analysis: RunAnalysis) -> Untested | None:
         return missing
     gathers = select_kind(analysis.passes, CollectiveKind.ALL_GATHER)
     if len(gathers) and not gathers.known("unit").any():
-        return Untested(
-            reason="the recording does not show which unit an all_gather belongs to",
-            remedy="profile with the ranges of FSDP2 or of zprof",
-        )
+        return make_untested("gathered_unit_unknown")
     return None
 
 
@@ -116,10 +113,7 @@ def find_unknown_micro_batches(analysis: RunAnalysis) -> Untested | None:
     if missing:
         return missing
     if len(analysis.passes) and not analysis.passes.known("micro_batch").any():
-        return Untested(
-            reason="the recording does not show where forwards and backwards start",
-            remedy="profile CPU activities too: ProfilerActivity.CPU",
-        )
+        return make_untested("passes_unknown")
     return None
 
 
