@@ -214,6 +214,7 @@ def test_hostile_text_is_read_in_bounded_memory(name: str) -> None:
     assert len(evidence.stacks.get(0, ())) <= 200
 
 
+@pytest.mark.slow
 def test_more_ranks_than_any_job_has_are_refused() -> None:
     line = (
         b"[rank%d]:[E709 17:05:38.1 ProcessGroupNCCL.cpp:1] " + TIMEOUT_LINE[TIMEOUT_LINE.index(b"[Rank") :]

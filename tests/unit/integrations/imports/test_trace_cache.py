@@ -178,7 +178,7 @@ def test_what_was_opened_stays_and_an_import_that_another_process_finished_first
 def test_commands_at_once_have_the_same_answer(processes: int, folder: Path, tmp_path: Path) -> None:
     write_ranks(folder, 2)
     answers = set()
-    for round_number in range(10 if processes > 2 else 3):
+    for round_number in range(10 if processes > 2 else 2):
         environment = os.environ | ENVIRONMENT | {"XDG_CACHE_HOME": str(tmp_path / f"home{round_number}")}
         command = [sys.executable, "-m", "zprof", "report", str(folder), "-f", "json"]
         started = [

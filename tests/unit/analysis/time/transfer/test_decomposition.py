@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.matched_rows import clocks, collective, table
@@ -92,6 +92,7 @@ def test_a_send_without_its_receive_has_bounds() -> None:
     assert frame["bound"].all()
 
 
+@settings(max_examples=30)
 @given(starts=st.tuples(*[st.integers(0, 10_000)] * 2), lengths=st.tuples(*[st.integers(1, 10_000)] * 2))
 def test_a_message_moves_for_no_longer_than_its_shorter_side(starts, lengths) -> None:
     """Both ends are within the transfer, unless the send had ended before."""
