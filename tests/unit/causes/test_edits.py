@@ -11,7 +11,6 @@ from tests.support.analyses import MS
 from tests.support.diagnoses import Diagnosed, base, planted
 from tests.support.rule_runs import claim
 from zprof.analysis.analysis import RunAnalysis
-from zprof.base.formatting import format_ns
 from zprof.causes import comm_slows_compute, load_causes
 from zprof.causes.cause import Cause, Sign
 from zprof.diagnosis.find_causes import drop_explained, price_finding

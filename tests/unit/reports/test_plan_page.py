@@ -15,6 +15,7 @@ from zprof.model.plan import Change, Outlook, Plan, PredictedFigure, Prediction
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import WhatIf
 from zprof.reports.pages.plan import build_plan_page
+from zprof.reports.pages.plan_tables import format_count
 from zprof.reports.pages.whatif import build_whatif_page, describe_outlook, make_saving
 from zprof.reports.table import Table
 
@@ -93,6 +94,10 @@ def test_a_change_wins_only_if_its_whole_range_is_shorter() -> None:
         (370, (-10, 30)), (400, (-30, -10)), (300, (70, 90)))}  # fmt: skip
     assert len(answers) == 3, "unsure, longer and shorter read differently"
     assert "aaa" in answers
+
+
+def test_a_count_that_rounds_to_a_thousand_has_the_next_unit() -> None:
+    assert [format_count(count) for count in (999.9e6, 999, None)] == ["1.0B", "999", "-"]
 
 
 def test_nothing_has_no_sign_and_no_range() -> None:
