@@ -30,8 +30,8 @@ ALLOWED = {
     "reports": "model base",
     "collectors": "cache run model base process",
     "reference_engine": "",
-    "integrations": "reference_engine collectors reports checks diagnosis planner analysis cache run model "
-    "base process",
+    "integrations": "reference_engine collectors reports checks diagnosis causes planner analysis cache run "
+    "model base process",
     "testing": "notebook integrations collectors checks diagnosis analysis run model base process",
     "pytest_plugin": "testing model base",
     "tui": "integrations collectors reports checks diagnosis planner analysis cache run model base process",

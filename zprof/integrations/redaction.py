@@ -8,23 +8,35 @@ owner, who has the list, can translate them back. Texts are split at blanks. Pse
 texts, numbers, versions, units after a number, and public words are kept. Everything else is hidden: this
 does not search for names, so it cannot miss any.
 
-Own words are read from zprof's source. A sentence of a finding or a gap combines source texts with text from
-files, such as a kernel's name, a path or a library's error message; only the former may be disclosed.
-Docstrings are never printed and are ignored, as are fragments of words around a placeholder.
+Own words are those of the tables of texts, of the records of causes, of the catalogue of numbers and of the
+types of reports and runs. A sentence of a finding or a gap fills such a text with values from files, such as
+a kernel's name, a path or a library's error message; only the former may be disclosed. Fragments of words
+around a value are ignored.
 """
 
-import ast
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from enum import Enum
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, get_args, get_type_hints
 
 from msgspec import Struct
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-#: Folders of the package whose texts appear in reports and manifests.
-_FOLDERS = ("analysis", "causes", "collectors", "diagnosis", "integrations", "model", "run", "step")
+from zprof import causes
+from zprof.analysis.memory.attribution.rules import LAST_RESORT_RULES, TENANT_RULES
+from zprof.model.collectives import BYTES_PER_ELEMENT, CollectiveKind
+from zprof.model.doctor import Doctor
+from zprof.model.gap_texts import GAP_TEXTS
+from zprof.model.metrics import METRICS
+from zprof.model.reading_gap_texts import SEGMENT_CONTRADICTIONS
+from zprof.model.report import Report
+from zprof.model.time import LEDGER_NAMES, LateReason
+from zprof.model.training import ENGINE_TITLES
+from zprof.model.untested_texts import UNTESTED_TEXTS
+from zprof.run.manifest import RankManifest, RunManifest
+from zprof.run.schema import TABLES
+
 _EDGES = re.compile(r"^[(\[{\"'<«]+|[)\]}\"'>»,;:.!?…]+$")
 #: Shorter texts count as words only within a sentence: on their own they are keys, patterns and formats.
 _MIN_WORD_LETTERS = 4
@@ -83,6 +95,36 @@ _VARIABLES = frozenset(
 _UNITS = frozenset(("ns", "bytes", "ratio", "count", "bytes_per_s"))
 _MAX_DIGITS = 7
 _DROPPED = object()
+#: A value in a text of the tables, such as ``{size:bytes}``, or of a fix, such as ``$unit_elements``.
+_FIELD = re.compile(r"\{[a-z_]\w*(?:![rs])?(?::[^{}]*)?\}|\$[a-z_]+")
+#: Stands for a value.
+_VALUE = "\0"
+#: Names that zprof gives: schemas, methods, kinds of memory, and the rules that find its owners.
+_NAMES = frozenset(
+    (
+        "zprof.report/1", "zprof.run/1", "flight_recorder", "gloo_fifo_order", "gloo_execution_order",
+        "backend_scratch", "unreduced", "retained", "recomputed", "partition",
+        "op_output", "reduce_bucket", "allreduce", "sizes_repeat_gradients", "sizes_repeat_parameters",
+        "size_of_a_workspace", "lasts_in_copies", "lasts_in_one_set", "lasts_without_gradient",
+        "replaces_parameter", "timeout", "signal",
+    )
+)  # fmt: skip
+#: Words of sentences that are composed of parts: verdicts, endings, methods, lateness, fixes of hangs.
+_SENTENCE_WORDS = frozenset(
+    (
+        "adds", "addition", "additive", "aten", "assumes", "carries", "circle", "cover", "decide",
+        "decides", "defragmented", "distinguish", "engine's", "enough", "exist", "exit", "figure",
+        "figures", "fixing", "gap", "go", "grew", "grows", "headroom", "hundredth", "implements",
+        "joined", "just", "keeping", "kill", "leads", "machines", "matches", "occurs", "open", "outcome",
+        "owners", "pageable", "pending", "proof", "race", "refused", "regions", "replicated", "retried",
+        "roles", "round", "saw", "scheduler", "shut", "skip", "steady", "storage", "storages", "stored",
+        "survived", "system", "transferred", "tui", "turns", "uninterruptible", "usually", "verdict", "vs",
+        "ways", "why", "window's", "-CONT", "Ctrl-Z", "SIGSTOP", "TORCH_LOGS=graph_breaks",
+        "batch.to(device", "offload_policy", "torch.optim.AdamW(parameters", "zprof.steps(skip=3", ".step(",
+        # Reasons why a file was not read, and what a check of the machine found.
+        "--workers", "damaged", "deleted", "duration", "install", "installed", "readable", "reinstall",
+    )
+)  # fmt: skip
 #: Words that are kept only after a number.
 UNITS = frozenset(
     (
@@ -104,8 +146,11 @@ PUBLIC_WORDS = frozenset(
         # Backends, and types as traces name them.
         "cuda", "hip", "cpu", "gloo", "nccl", "rccl", "mpi", "ucc", "Float", "Half", "BFloat16",
         "Double", "Byte", "Char", "Short", "Int", "Long", "Bool",
-        # Operators of torch.distributed that buffers are named after.
+        # Operators of torch, groups and ranges that torch names, and a time zone.
         "all_gather_into_tensor", "all_gather_base", "reduce_scatter_tensor", "reduce_scatter_base",
+        "_all_gather_base", "_reduce_scatter_base", "c10d::_allgather_base_",
+        "c10d::_reduce_scatter_base_", "aten::item", "softmax", "cross_entropy", "default_pg",
+        "ProfilerStep", "Optimizer.step", "UTC",
         # Values of torch's and NCCL's variables.
         "True", "False", "native", "cudaMallocAsync", "backend", "expandable_segments",
         "max_split_size_mb", "garbage_collection_threshold", "roundup_power2_divisions", "Ring",
@@ -117,10 +162,10 @@ PUBLIC_WORDS = frozenset(
 
 
 class OwnWords(Struct, frozen=True, kw_only=True):
-    """Texts of zprof's source.
+    """Texts of zprof.
 
-    ``lines``: complete lines without placeholders. ``words``: words without surrounding punctuation.
-    ``fields``: names of class fields.
+    ``lines``: complete lines without values. ``words``: words without surrounding punctuation. ``fields``:
+    names of fields of reports, runs and checks.
     """
 
     lines: frozenset[str] = frozenset()
@@ -128,27 +173,21 @@ class OwnWords(Struct, frozen=True, kw_only=True):
     fields: frozenset[str] = frozenset()
 
 
-def read_own_words() -> OwnWords:
-    """Collect all own words; an unreadable file adds none, so that more is hidden."""
+def collect_own_words() -> OwnWords:
+    """Collect all own words."""
+    fields, values = _list_fields(Report, RunManifest, RankManifest, Doctor)
     lines: set[str] = set()
-    words: set[str] = set()
-    fields: set[str] = set()
-    for tree in _parse_sources():
-        for text, is_complete in _find_texts(tree):
-            if is_complete:
-                lines |= {line for line in text.splitlines() if " " in line.strip()}
-            in_sentence = not is_complete or " " in text.strip()
-            chunks = {strip_marks(chunk) for chunk in text.split()}
-            min_letters = 2 if in_sentence else _MIN_WORD_LETTERS
-            words |= {chunk for chunk in chunks if len(chunk) >= min_letters or chunk == _ARTICLE}
-        parts = [part for node in tree.body if isinstance(node, ast.ClassDef) for part in node.body]
-        declared = [part.target for part in parts if isinstance(part, ast.AnnAssign)]
-        fields |= {target.id for target in declared if isinstance(target, ast.Name)}
-        # The string values of enums, of any length.
-        assigned = [part.value for part in parts if isinstance(part, ast.Assign)]
-        values = [value.value for value in assigned if isinstance(value, ast.Constant)]
-        words |= {value for value in values if isinstance(value, str)}
-    return OwnWords(lines=frozenset(lines), words=frozenset(words), fields=frozenset(fields))
+    words = {*values, *CollectiveKind, *LateReason, *TABLES, *BYTES_PER_ELEMENT, *_NAMES, *_SENTENCE_WORDS}
+    words |= {name for rule in (*TENANT_RULES, *LAST_RESORT_RULES) for name in (rule.name, rule.sub)}
+    tables = (GAP_TEXTS, UNTESTED_TEXTS, SEGMENT_CONTRADICTIONS, METRICS, LEDGER_NAMES, ENGINE_TITLES)
+    for text in (*_iter_texts(tables), *_iter_cause_texts()):
+        marked = _FIELD.sub(_VALUE, text)
+        lines |= {line for line in marked.splitlines() if " " in line.strip() and _VALUE not in line}
+        chunks = {strip_marks(chunk) for chunk in marked.split() if _VALUE not in chunk}
+        min_letters = 2 if " " in text.strip() else _MIN_WORD_LETTERS
+        words |= {chunk for chunk in chunks if len(chunk) >= min_letters or chunk == _ARTICLE}
+    known = (*_TEXT_KEYS, *_OBJECT_KEYS, *_NAME_KINDS)
+    return OwnWords(lines=frozenset(lines), words=frozenset(words), fields=frozenset((*fields, *known)))
 
 
 def strip_marks(chunk: str) -> str:
@@ -156,32 +195,43 @@ def strip_marks(chunk: str) -> str:
     return _EDGES.sub("", chunk)
 
 
-def _parse_sources() -> Iterator[ast.Module]:
-    """Yield the syntax trees of the readable files."""
-    for folder in _FOLDERS:
-        for path in sorted((_PACKAGE / folder).resolve().rglob("*.py")):
-            with suppress(OSError, SyntaxError, ValueError):
-                yield ast.parse(path.read_text(encoding="utf-8"))
+def _iter_texts(value: object) -> Iterator[str]:
+    """Yield the texts in nested records, tables and sequences."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Struct):
+        yield from _iter_texts([getattr(value, name) for name in value.__struct_fields__])
+    elif isinstance(value, Mapping):
+        yield from _iter_texts([*value, *value.values()])
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            yield from _iter_texts(entry)
 
 
-def _find_texts(tree: ast.Module) -> Iterator[tuple[str, bool]]:
-    """Yield each text of a file; True if it has no placeholders."""
-    pending: list[ast.AST] = [tree]
+def _iter_cause_texts() -> Iterator[str]:
+    """Yield the texts of the records of all causes, and of the fixes that they choose from."""
+    for module in iter_modules(causes.__path__):
+        constants = vars(import_module(f"{causes.__name__}.{module.name}"))
+        yield from _iter_texts([value for name, value in constants.items() if not name.startswith("__")])
+
+
+def _list_fields(*types: Any) -> tuple[set[str], set[str]]:
+    """Return the names of the fields of record types, and of the types of these, and the values of enums."""
+    names: set[str] = set()
+    values: set[str] = set()
+    pending, seen = list(types), set(types)
     while pending:
-        node = pending.pop()
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            continue
-        if isinstance(node, ast.JoinedStr):
-            # The text between placeholders, without words that touch one.
-            text = "".join(
-                str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values
-            )
-            yield " ".join(chunk for chunk in text.split() if "\0" not in chunk), False
-            pending += [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
-            continue
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value, True
-        pending += ast.iter_child_nodes(node)
+        kind = pending.pop()
+        hints: Mapping[str, Any] = {}
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            values |= {str(member.value) for member in kind}
+        elif isinstance(kind, type) and issubclass(kind, Struct):
+            hints = get_type_hints(kind)
+            names |= hints.keys()
+        found = [each for each in (*hints.values(), *get_args(kind)) if each not in seen]
+        seen.update(found)
+        pending += found
+    return names, values
 
 
 class Pseudonyms:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct, to_builtins
 
 from zprof.base.formatting import escape_surrogates
-from zprof.integrations.redaction import AllowList, Pseudonyms, read_own_words, redact_group
+from zprof.integrations.redaction import AllowList, Pseudonyms, collect_own_words, redact_group
 from zprof.model.doctor import Doctor
 from zprof.model.json_format import to_tree
 from zprof.model.report import Report
@@ -68,7 +68,7 @@ def collect_bundle(run: Run, report: Report, doctor: Doctor) -> Bundle:
     Raises:
         BadInput: a table of the run is damaged.
     """
-    names = Pseudonyms(read_own_words())
+    names = Pseudonyms(collect_own_words())
     tables, missing = _collect_tables(run, names)
     ranks = [_make_rank_tree(manifest) for manifest in run.rank_manifests.values()]
     run_name = escape_surrogates(run.path.resolve().name)

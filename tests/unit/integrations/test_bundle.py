@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
+from string import Formatter
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,9 +24,10 @@ from tests.support.diagnoses import base
 from zprof.cli import main
 from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
-from zprof.integrations.redaction import AllowList, OwnWords, Pseudonyms, read_own_words, redact_group
+from zprof.integrations.redaction import AllowList, OwnWords, Pseudonyms, collect_own_words, redact_group
 from zprof.integrations.support_bundle import Bundle, collect_bundle, redact_collectives, write_bundle
 from zprof.model.doctor import CheckStatus, Doctor, DoctorCheck
+from zprof.model.gap_texts import GAP_TEXTS, make_gap
 from zprof.model.report import Report
 from zprof.run.manifest import RunManifest, to_json
 from zprof.run.reader import Run, load
@@ -176,7 +178,7 @@ def test_the_same_bundle_gives_the_same_file(bundle: Bundle) -> None:
 
 @pytest.fixture(scope="module")
 def own() -> OwnWords:
-    return read_own_words()
+    return collect_own_words()
 
 
 def test_keys_that_nobody_has_reviewed_are_dropped(own: OwnWords) -> None:
@@ -207,6 +209,20 @@ def test_keys_that_nobody_has_reviewed_are_dropped(own: OwnWords) -> None:
 )
 def test_only_own_words_numbers_and_units_stay(own: OwnWords, text: str, redact_text: str) -> None:
     assert Pseudonyms(own).redact_text(text) == redact_text
+
+
+def test_a_text_of_a_table_is_kept_and_its_values_are_replaced(own: OwnWords) -> None:
+    names = Pseudonyms(own)
+    module = names.replace_name("encoder.zq", "module")
+    gap = make_gap("model_by_size", models=["encoder.zq", "{Q}", "Xj"])
+    assert names.redact_text(gap.remedy) == gap.remedy
+    kept, _, values = names.redact_text(gap.reason).partition(": ")
+    assert (kept, values) == (gap.reason.partition(": ")[0], f"{module}, (hidden)")
+    for key, text in GAP_TEXTS.items():
+        for template in text[1:]:
+            fields = {field for _, field, _, _ in Formatter().parse(template) if field}
+            if not fields:
+                assert names.redact_text(template) == template, key
 
 
 def test_an_endless_text_is_cut(own: OwnWords) -> None:
