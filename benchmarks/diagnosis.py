@@ -5,8 +5,8 @@
 
 The main table is of :mod:`zprof.simulator`, which was written without knowledge of the rules: a number
 of jobs for each cause and each pair of causes, and recordings in which nothing was planted.  Seeds below 1000
-are for work on the rules; reported figures use seeds from 1000 on.  ``--own`` is the older simulator, whose
-traces hold what the rules look for: each cause on NVIDIA GPUs and on gloo CPU ranks.
+are for work on the rules; reported figures use seeds from 1000 on.  ``--own`` are regular jobs: each
+cause at several strengths, on NVIDIA GPUs and on gloo CPU ranks.
 
 Writes ``benchmarks/results/diagnosis-DATE.json`` (``diagnosis-own-DATE.json``).  Jobs in which a cause costs
 less than 2 % of the step are counted separately: nothing need be found there.  So are causes visible only in
@@ -26,7 +26,6 @@ from typing import Any, TypeVar
 from benchmarks.conditions import conditions, today
 from benchmarks.diagnosis_jobs import format_job_table, judge_job, list_job_cases, tabulate_jobs
 from benchmarks.diagnosis_own import (
-    HEALTHY,
     diagnose_case,
     diagnose_pair,
     format_healthy_table,
@@ -36,12 +35,10 @@ from benchmarks.diagnosis_own import (
     list_pair_cases,
     tabulate_outcomes,
 )
-from zprof.simulator.causes import PLANTS
-from zprof.simulator.job import CAUSES
-from zprof.simulator.plan import Vendor
+from zprof.simulator.job import CAUSES, HEALTHY, Vendor
 
 RESULTS = Path(__file__).parent / "results"
-_VENDORS = (Vendor.NVIDIA, Vendor.GLOO)
+_VENDORS: tuple[Vendor, ...] = ("nvidia", "gloo")
 _Case, _Outcome = TypeVar("_Case"), TypeVar("_Outcome")
 
 
@@ -70,7 +67,7 @@ def _independent(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _own(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    chosen = arguments.causes or [name for name in PLANTS if name not in HEALTHY]
+    chosen = arguments.causes or list(CAUSES)
     planted_cases = list_cases(chosen, _VENDORS, arguments.seeds, arguments.strengths)
     healthy_cases = list_cases(HEALTHY, _VENDORS, arguments.healthy, ())
     outcomes = spread(diagnose_case, [*planted_cases, *healthy_cases], arguments.processes)
@@ -103,7 +100,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=10, help="of each cause and pair")
     parser.add_argument("--unplanted", type=int, default=20, help="recordings of each shape without a cause")
     parser.add_argument("--first-seed", type=int, default=1000)
-    parser.add_argument("--own", action="store_true", help="the older simulator, written beside the rules")
+    parser.add_argument("--own", action="store_true", help="regular jobs, of NVIDIA's and of gloo's form")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--strengths", type=float, nargs="+", default=[0.5, 1.0, 2.0])
     parser.add_argument("--healthy", type=int, default=50, help="seeds of healthy jobs")

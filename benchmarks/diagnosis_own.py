@@ -1,4 +1,4 @@
-"""Diagnose jobs of zprof's own simulator with one or two planted causes, and tabulate a confusion matrix."""
+"""Diagnose regular jobs with one or two planted causes, and tabulate a confusion matrix."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,8 +7,6 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-from msgspec.structs import replace
 
 from tests.support.diagnoses import (
     Diagnosed,
@@ -19,13 +17,12 @@ from tests.support.diagnoses import (
     step_ns,
     true_saving_ns,
 )
-from zprof.simulator.causes import NONE, TIGHT, plant
-from zprof.simulator.plan import SimulationPlan, Vendor
+from zprof.simulator.job import HEALTHY, Job, Vendor
+from zprof.simulator.regular import plant
 
 #: Causes visible only in comparison; on a CPU also padding, whose kernels look like all others there.
 BESIDE_HEALTHY = frozenset({"low_bus_bandwidth", "lost_compute_efficiency"})
 BESIDE_HEALTHY_ON_CPU = BESIDE_HEALTHY | {"uneven_shapes"}
-HEALTHY = (NONE, TIGHT)
 #: A cause that costs a smaller share of the step counts as absent: nothing need be found.
 COSTS_RATIO = 0.02
 
@@ -99,7 +96,7 @@ def diagnose_case(case: Case) -> Outcome:
     """Simulate the job, diagnose it, and compute what its cause really costs."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        job = _diagnose_job(case, folder / "job")
+        job = _diagnose_job(case, folder)
         found = job.sure
         mine = next((f for f in found if f.cause == str(case.cause)), None)
         return Outcome(
@@ -110,30 +107,27 @@ def diagnose_case(case: Case) -> Outcome:
             first=str(found[0].cause) if found else None,
             others=tuple(str(f.cause) for f in found[1:]),
             wall_ns=step_ns(job.truth),
-            true_ns=_true_saving_ns(case, folder / "truth"),
+            true_ns=_true_saving_ns(case.cause, job.job),
             saving_ns=mine.saving_ns if mine else None,
         )
 
 
-def healthy_plan(seed: int, vendor: Vendor) -> SimulationPlan:
+def healthy_job(seed: int, vendor: Vendor) -> Job:
     """Return a healthy job of 2 to 8 ranks in any stage, with parameters gathered under the next forward."""
-    plan = replace(base(seed, vendor), ranks=(2, 4, 6, 8)[seed % 4], stage=seed // 4 % 4)
-    return replace(plan, hide_optimizer_gather=True)
+    ranks, stage = (2, 4, 6, 8)[seed % 4], seed // 4 % 4
+    return base(seed, vendor, ranks=ranks, stage=stage, optimizer_gather="hidden")
 
 
 def _diagnose_job(case: Case, folder: Path) -> Diagnosed:
     if case.cause in HEALTHY:
-        return diagnosed(plant(healthy_plan(case.seed, case.vendor), case.cause), folder)
-    plan = base(case.seed, case.vendor)
-    beside = BESIDE_HEALTHY_ON_CPU if case.vendor is Vendor.GLOO else BESIDE_HEALTHY
+        return diagnosed(plant(healthy_job(case.seed, case.vendor), case.cause), folder)
+    beside = BESIDE_HEALTHY_ON_CPU if case.vendor == "gloo" else BESIDE_HEALTHY
     how = planted_beside_healthy if case.cause in beside else planted
-    return how(case.cause, plan, folder, case.strength)
+    return how(case.cause, base(case.seed, case.vendor), folder, case.strength)
 
 
-def _true_saving_ns(case: Case, folder: Path) -> float | None:
-    if case.cause in (*HEALTHY, "measurement_artifact"):
-        return None
-    return true_saving_ns(case.cause, base(case.seed, case.vendor), folder, case.strength)
+def _true_saving_ns(cause: str, job: Job) -> float | None:
+    return None if cause in (*HEALTHY, "measurement_artifact") else true_saving_ns(cause, job)
 
 
 #: Causes that leave each other's signs intact: of two that change the same thing, only the second is visible.
@@ -184,11 +178,11 @@ def list_pair_cases(vendors: Sequence[Vendor], seeds: int) -> list[PairCase]:
 
 def diagnose_pair(case: PairCase) -> PairOutcome:
     """Plant both causes and diagnose the job."""
-    plan = base(case.seed, case.vendor)
+    job = base(case.seed, case.vendor)
     for cause in case.causes:
-        plan = plant(plan, cause)
+        job = plant(job, cause)
     with TemporaryDirectory() as folder:
-        found = tuple(str(f.cause) for f in diagnosed(plan, Path(folder)).sure)
+        found = tuple(str(f.cause) for f in diagnosed(job, Path(folder)).sure)
     first, second = map(str, case.causes)
     return PairOutcome(causes=(first, second), vendor=str(case.vendor), seed=case.seed, found=found)
 

@@ -16,10 +16,17 @@ write(Path(sys.argv[1]), int(sys.argv[2]), seed=int(sys.argv[3]), rank=int(sys.a
 _SIMULATE = """
 import sys
 from pathlib import Path
-import msgspec
-from zprof.simulator.plan import SimulationPlan
-from zprof.simulator.simulate import simulate
-simulate(msgspec.json.decode(sys.argv[2], type=SimulationPlan), Path(sys.argv[1]))
+import json
+from dataclasses import replace
+from zprof.simulator.job import Pace
+from zprof.simulator.kineto import write_traces
+from zprof.simulator.regular import make_job
+from zprof.simulator.run import run_job
+late, least_bytes, settings = json.loads(sys.argv[2])
+job = make_job(**settings)
+paces = tuple(Pace(gpu=1.25) if rank == late else Pace() for rank in range(job.world))
+job = replace(job, ranks=paces, dialect=replace(job.dialect, min_bytes=least_bytes))
+write_traces(run_job(job), Path(sys.argv[1]), range(job.world))
 """
 
 
@@ -28,12 +35,15 @@ def write_trace(path: Path, megabytes: int, rank: int = 0) -> None:
     _run("-c", _WRITE, str(path), str(megabytes * 10**6), str(rank))
 
 
-def simulate_traces(folder: Path, ranks: int, plan: Mapping[str, object] | None = None) -> None:
-    """Write the traces of a simulated job in which the rank at a third is late; ``plan`` has other settings
-    of ``SimulationPlan``.
+def simulate_traces(
+    folder: Path, ranks: int, settings: Mapping[str, object] | None = None, least_bytes: int = 0
+) -> None:
+    """Write the traces of a simulated job in which the rank at a third is late.
+
+    ``settings``: further ones of ``make_job``; ``least_bytes``: of each file, uncompressed.
     """
-    settings = {"ranks": ranks, "speed": {str(find_late_rank(ranks)): 0.8}, **(plan or {})}
-    _run("-c", _SIMULATE, str(folder), json.dumps(settings))
+    job = (find_late_rank(ranks), least_bytes, {"ranks": ranks, **(settings or {})})
+    _run("-c", _SIMULATE, str(folder), json.dumps(job))
 
 
 def find_late_rank(ranks: int) -> int:

@@ -11,7 +11,7 @@ marks of steps or hosts ("unmarked").
 
 Jobs with a planted cause are also diagnosed, with all events and after events were removed from their files
 ("imported"), which keep no sequence numbers: a cause that leads the findings should still lead them.  Jobs of
-:mod:`zprof.simulator` are of NVIDIA's form; those of the other simulator are of the form of a vendor.
+:mod:`zprof.simulator` are drawn ("jobs", of NVIDIA's form) or regular, in the form of a vendor.
 
 Each recording is printed and written to ``benchmarks/results/lost-events-DATE.json`` as soon as it is judged.
 """
@@ -37,7 +37,7 @@ from msgspec.structs import replace
 from benchmarks.conditions import conditions, today
 from benchmarks.diagnosis import RESULTS
 from benchmarks.diagnosis_jobs import JobCase, judge_job
-from benchmarks.diagnosis_own import healthy_plan
+from benchmarks.diagnosis_own import healthy_job
 from tests.support.diagnoses import base
 from zprof.analysis.analysis import analyse_time_only
 from zprof.analysis.columns import Columns, Groups, Texts
@@ -47,18 +47,17 @@ from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
 from zprof.model.findings import Confidence
 from zprof.run.reader import load
-from zprof.simulator.causes import NONE, plant
 from zprof.simulator.ground_truth import draw_job, write_job
-from zprof.simulator.plan import Vendor
-from zprof.simulator.simulate import simulate
+from zprof.simulator.job import VENDORS, Vendor
+from zprof.simulator.regular import plant
 
 #: Causes of which waiting is the sign, so that a diagnosis needs matched collectives, and others.
 CAUSES = ("straggler_rank", "rotating_straggler", "low_bus_bandwidth", "no_prefetch", "data_loader")
-#: Causes that only a comparison with a healthy run shows in jobs of the older simulator.
+#: Causes that only a comparison with a healthy run shows in regular jobs.
 _COMPARED = frozenset({"low_bus_bandwidth"})
-#: Jobs of the independent simulator; the vendors are forms of the other one.
+#: Drawn jobs; the vendors are forms of regular ones.
 _JOBS = "jobs"
-BEDS = (_JOBS, *(str(vendor) for vendor in Vendor))
+BEDS = (_JOBS, *VENDORS)
 #: End of the name of a method that counts by order.
 _ORDER = "_order"
 _EXECUTIONS = ("nccl", "rccl", "gloo:")
@@ -129,7 +128,7 @@ def list_loss_cases(
     causes: Sequence[str],
     forms: Sequence[str],
 ) -> Iterator[LossCase]:
-    """Yield a recording of each seed by each simulator, with one of the causes each."""
+    """Yield a recording of each seed and form of jobs, with one of the causes each."""
     for bed in beds:
         planted = [cause for cause in causes if bed == _JOBS or cause not in _COMPARED]
         for seed in seeds:
@@ -170,7 +169,7 @@ def judge_losses(case: LossCase) -> LossOutcome:
 
 
 def _diagnose_job(case: LossCase, lost: int) -> Diagnosis | None:
-    """Diagnose a job of the independent simulator; None if its cause costs too little to be found."""
+    """Diagnose a drawn job; None if its cause costs too little to be found."""
     outcome = judge_job(
         JobCase(seed=case.seed, fault=case.cause), partial(lose_events, count=lost, seed=case.seed)
     )
@@ -182,14 +181,19 @@ def _diagnose_job(case: LossCase, lost: int) -> Diagnosis | None:
 
 def _diagnose_form(case: LossCase, lost: int, folder: Path) -> tuple[Diagnosis, Columns]:
     """Diagnose a job of a vendor's form; also return its collectives."""
-    cause = case.cause or NONE
-    simulate(plant(base(case.seed, Vendor(case.bed)), cause), folder / "traces")
+    job = plant(base(case.seed, as_vendor(case.bed)), case.cause or "none")
+    write_job(job, folder / "traces", with_baseline=False)
     lose_events(folder / "traces", lost, case.seed)
     import_paths(sorted((folder / "traces").glob("rank*")), folder / "run.zprof")
     analysis = analyse_time_only(load(folder / "run.zprof"))
     findings = [f for f in diagnose(analysis).findings if f.confidence is not Confidence.LOW]
     leader = str(findings[0].cause) if findings else "nothing"
     return Diagnosis(lost=lost, is_first=leader == case.cause, leader=leader), analysis.collectives
+
+
+def as_vendor(bed: str) -> Vendor:
+    """Return the vendor in whose form regular jobs are written."""
+    return next(vendor for vendor in VENDORS if vendor == bed)
 
 
 def _judge_import(lost: int, before: Columns, after: Columns) -> Loss:
@@ -205,7 +209,7 @@ def _record(case: LossCase, folder: Path) -> _Recording:
     if case.bed == _JOBS:
         write_job(draw_job(case.seed, case.cause), traces)
     else:
-        simulate(healthy_plan(case.seed, Vendor(case.bed)), traces)
+        write_job(healthy_job(case.seed, as_vendor(case.bed)), traces)
     import_paths(sorted(traces.glob("rank*")), folder / "run.zprof")
     run = load(folder / "run.zprof")
     timelines, _ = load_timelines(run)
@@ -281,7 +285,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def tabulate_losses(outcomes: Sequence[LossOutcome]) -> list[dict[str, Any]]:
-    """Return one row per simulator, form and number of lost events."""
+    """Return one row per kind of jobs, form and number of lost events."""
     groups: dict[tuple[str, str, int], list[Loss]] = {}
     for outcome in outcomes:
         for loss in outcome.losses:

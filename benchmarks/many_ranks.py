@@ -34,7 +34,7 @@ def row(folder: Path, ranks: int, size_bytes: int) -> dict[str, Any]:
     """Simulate, import and report, and return the figures."""
     traces, run, report = folder / "traces", folder / "job.zprof", folder / "report.json"
     begin = time.perf_counter()
-    simulate_traces(traces, ranks, {"recording": {"pad_to_bytes": size_bytes}})
+    simulate_traces(traces, ranks, least_bytes=size_bytes)
     simulation_s = time.perf_counter() - begin
     imported = measure("import", str(traces), "-o", str(run))
     reported = measure("report", str(run), "-f", "json", "-o", str(report))

@@ -255,7 +255,7 @@ class Host:
         assert isinstance(ns, int)
         assert isinstance(key, int)
         own = self.machine.job.ranks[self.rank.index].retries
-        if own is not None and int(number) >= own:
+        if int(number) >= (self.machine.job.retries if own is None else own):
             return
         called = self.now
         if name == "cudaFree":

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_calls import run_python
-from zprof.simulator.plan import Recording, SimulationPlan
-from zprof.simulator.simulate import simulate
+from zprof.simulator.ground_truth import write_job
+from zprof.simulator.regular import make_job
 
 _CODE = """
 import json, os, sys, warnings
@@ -25,8 +25,7 @@ print(json.dumps([overlap, compute]))
 @pytest.mark.slow
 def test_hta_finds_the_true_overlap_and_compute(tmp_path: Path) -> None:
     pytest.importorskip("hta")
-    plan = SimulationPlan(ranks=2, units=3, prefetch=0, recording=Recording(indented=False))
-    truth = simulate(plan, tmp_path)
+    truth = write_job(make_job(ranks=2, units=3, prefetch="off"), tmp_path)
     overlap, compute = json.loads(run_python("-c", _CODE, str(tmp_path)).splitlines()[-1])
     for rank in (0, 1):
         steps = [step for step in truth.per_step if step.rank == rank]

@@ -1,71 +1,124 @@
 """Recordings that lack events, ranks or parts of their windows: nobody is named who was not late."""
 
+import gzip
+import json
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from msgspec.structs import replace
 
-from tests.support.simulations import MS, Simulated, simulated
+from tests.support.simulations import MS, Simulated, analysed_traces, with_clocks, with_pace
 from zprof.diagnosis.diagnose import diagnose_time
-from zprof.simulator.plan import ComputeCost, Network, PartialRecording, Recording, SimulationPlan, Vendor
-from zprof.simulator.truth.model import CollectiveTruth
+from zprof.simulator.ground_truth import Truth, write_job
+from zprof.simulator.job import Job, Pace
+from zprof.simulator.ledger import CollectiveTruth
+from zprof.simulator.regular import make_job
 
-STAMP_NS, STEP_NS, SLOW = 5, 25 * MS, 2
+STAMP_NS, STEP_NS, SLOW = 5, 13 * MS, 2
 #: What a report calls the gaps that say which collectives it could not match, split or place in time.
 UNMATCHED = {"matching of collectives", "wait and transfer", "clock alignment", "exposed wait"}
-BASE = SimulationPlan(
-    ranks=3, steps=4, units=2, unit_elements=1 << 20, ranks_per_host=1, offsets_ns={1: 5 * MS, 2: -5 * MS},
-    network=Network(beta_bytes_per_s=25e9), compute=ComputeCost(noise_ratio=0.02),
-)  # fmt: skip
-UNNUMBERED, BARE = Recording(sequence=False), Recording(metadata=False)
-PLANS = {
-    "nvidia, stage 3": BASE,
-    "nvidia, stage 2, no numbers": replace(BASE, stage=2, recording=UNNUMBERED),
-    "nvidia, stage 3, no metadata": replace(BASE, recording=BARE),
-    "amd, stage 1, no numbers, nothing short": replace(
-        BASE, vendor=Vendor.AMD, stage=1, recording=UNNUMBERED, loss_all_reduce=False, norm_all_reduce=False
+
+
+def base(**settings: Any) -> Job:
+    whole = {"ranks": 3, "steps": 4, "units": 2, "unit_params": 1 << 20, "bus": 25.0, "noise": 0.02}
+    return with_clocks(make_job(**whole | settings), {1: 5 * MS, 2: -5 * MS})
+
+
+def without(job: Job, **dialect: bool) -> Job:
+    return replace(job, dialect=replace(job.dialect, **dialect))  # type: ignore[arg-type]
+
+
+JOBS = {
+    "nvidia, stage 3": base(),
+    "nvidia, stage 2, no numbers": without(base(stage=2), sequence=False),
+    "nvidia, stage 3, no metadata": without(base(), metadata=False, sequence=False),
+    "amd, stage 1, no numbers, nothing short": without(
+        base(vendor="amd", stage=1, clip=False), sequence=False
     ),
-    "gloo, stage 0": replace(BASE, vendor=Vendor.GLOO, stage=0, units=4, bucket_bytes=2 << 20),
-    "amd, a mesh, no numbers": replace(
-        BASE, vendor=Vendor.AMD, ranks=4, tensor=2, offsets_ns={1: -3 * MS, 3: 4 * MS}, recording=UNNUMBERED
+    "gloo, stage 0": base(vendor="gloo", stage=0, units=4),
+    "amd, a mesh, no numbers": without(
+        base(vendor="amd", ranks=4, tensor_size=2, shard_size=2), sequence=False
     ),
 }
-Damage = Callable[[SimulationPlan, int], dict[str, Any]]
-#: Changes of a plan with so many collectives per rank.
+Events = list[dict[str, Any]]
+#: What is left of the events of a rank; None: not even its file.
+Damage = Callable[[int, Events], Events | None]
+
+
+def is_execution(event: dict[str, Any]) -> bool:
+    name = str(event.get("name"))
+    return event.get("ph") == "X" and (
+        (event.get("cat") == "kernel" and name.startswith("nccl")) or name.startswith("gloo:")
+    )
+
+
+def lose_one(rank: int, place: float) -> Damage:
+    """Lose the collective at that share of a rank's."""
+
+    def lose(index: int, events: Events) -> Events:
+        runs = sorted((each for each in events if is_execution(each)), key=lambda each: each["ts"])
+        lost = runs[round(place * (len(runs) - 1))] if index == rank else None
+        return [each for each in events if each is not lost]
+
+    return lose
+
+
+def lose_many(index: int, events: Events) -> Events:
+    chance = random.Random(index)
+    return [each for each in events if each["ph"] != "X" or chance.random() >= 0.03]
+
+
+def cut(index: int, events: Events, **windows: float) -> Events:
+    """Keep what lies within a window that opens late or closes early on a rank, in ns."""
+    spans = [each for each in events if each["ph"] == "X" and each.get("cat") != "Trace"]
+    start_us = min(each["ts"] for each in spans) + windows.get(f"late_{index}", 0) / 1000
+    end_us = max(each["ts"] + each["dur"] for each in spans) - windows.get(f"early_{index}", 0) / 1000
+    return [e for e in events if e["ph"] == "M" or start_us <= e["ts"] <= e["ts"] + e.get("dur", 0) <= end_us]
+
+
 DAMAGES: dict[str, Damage] = {
-    "first event of rank 0": lambda plan, count: {"drops": ((0, 0),)},
-    "event of rank 1": lambda plan, count: {"drops": ((1, round(0.4 * (count - 1))),)},
-    "last event of rank 2": lambda plan, count: {"drops": ((2, count - 1),)},
-    "three percent of all events": lambda plan, count: {"drop_probability": 0.03},
-    "rank 0 missing": lambda plan, count: {"missing": (0,)},
-    "only rank 1 left": lambda plan, count: {"missing": (0, *range(2, plan.ranks))},
-    "part of a step late": lambda plan, count: {"windows": {1: PartialRecording(opens_late_ns=STEP_NS // 3)}},
-    "steps late, steps early": lambda plan, count: {
-        "windows": {
-            1: PartialRecording(opens_late_ns=STEP_NS),
-            0: PartialRecording(closes_early_ns=STEP_NS // 2),
-        }
-    },
+    "first event of rank 0": lose_one(0, 0.0),
+    "event of rank 1": lose_one(1, 0.4),
+    "last event of rank 2": lose_one(2, 1.0),
+    "three percent of all events": lose_many,
+    "rank 0 missing": lambda rank, events: None if rank == 0 else events,
+    "only rank 1 left": lambda rank, events: events if rank == 1 else None,
+    "part of a step late": lambda rank, events: cut(rank, events, late_1=STEP_NS // 3),
+    "steps late, steps early": lambda rank, events: cut(rank, events, late_1=STEP_NS, early_0=STEP_NS // 2),
 }
+
+
+def damaged(job: Job, damage: Damage, folder: Path) -> Simulated:
+    truth: Truth = write_job(job, folder / "traces")
+    for rank in range(job.world):
+        path = folder / f"traces/rank{rank}.json.gz"
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        left = damage(rank, trace["traceEvents"])
+        if left is None:
+            path.unlink()
+        else:
+            path.write_bytes(gzip.compress(json.dumps(trace | {"traceEvents": left}).encode(), 1))
+    return analysed_traces(job, truth, folder)
 
 
 def cases() -> list[Any]:
-    """All damages of all plans, without and with a straggler; by default every other damage, with one."""
+    """All damages of all jobs, without and with a straggler; by default every other damage, with one."""
     return [
         pytest.param(
-            plan,
+            job,
             damage,
             slow,
             marks=[]
-            if slow is not None and place % 2 == 0 and place % len(PLANS) == number
+            if slow is not None and place % 2 == 0 and place % len(JOBS) == number
             else pytest.mark.slow,
-            id=f"{plan}-{damage}-{slow}",
+            id=f"{job}-{damage}-{slow}",
         )
         for slow in (None, SLOW)
-        for number, plan in enumerate(PLANS)
+        for number, job in enumerate(JOBS)
         for place, damage in enumerate(DAMAGES)
     ]
 
@@ -74,9 +127,9 @@ def cases() -> list[Any]:
 def test_damage_names_nobody_who_was_not_late(
     name: str, damage: str, slow: int | None, tmp_path: Path
 ) -> None:
-    plan = PLANS[name] if slow is None else replace(PLANS[name], speed={slow: 0.6})
-    count = {0: 4, 1: 6, 2: 6, 3: 8}[plan.stage] * plan.steps
-    job = simulated(replace(plan, **DAMAGES[damage](plan, count)), tmp_path)
+    healthy = JOBS[name]
+    planted = healthy if slow is None else with_pace(healthy, Pace(gpu=1.67), slow)
+    job = damaged(planted, DAMAGES[damage], tmp_path)
     rows = beside_truth(job)
     check_matches(rows)
     check_blame(job, rows)
@@ -98,11 +151,10 @@ def beside_truth(job: Simulated) -> pd.DataFrame:
     """
     alignment = job.analysis.time.alignment
     assert alignment is not None
-    clocks = {rank.rank: rank.offset_ns for rank in job.truth.per_rank}
+    clocks = job.truth.clock_offsets_ns
     known: dict[tuple[int, str], list[CollectiveTruth]] = {}
     for entry in job.truth.collectives:
-        if entry.recorded:
-            known.setdefault((entry.rank, str(entry.kind)), []).append(entry)
+        known.setdefault((entry.rank, str(entry.kind)), []).append(entry)
     rows = job.analysis.collectives.to_frame()
     rows = rows[rows["rank"].isin(list(alignment.offsets_ns))]
     found = []
@@ -120,7 +172,7 @@ def check_matches(rows: pd.DataFrame) -> None:
     """One instance is one collective; rows without a truth have lost the event that named their kind."""
     known = rows[rows["true"].notna()]
     assert len(known) >= 0.9 * len(rows)
-    keys = known["true"].map(lambda true: f"{true.ranks} {true.kind} {true.sequence}")
+    keys = known["true"].map(lambda true: f"{true.ranks} {true.kind} {true.number}")
     placed = known["instance"] >= 0
     assert (keys[placed].groupby(known["instance"][placed]).nunique() == 1).all()
 
@@ -135,7 +187,7 @@ def check_blame(job: Simulated, rows: pd.DataFrame) -> None:
     for row in blamed.itertuples():
         tied = row.true.lead_ns <= 2 * alignment.uncertainty_ns
         assert row.blamed_rank == row.true.late_rank or tied, row
-    if job.plan.missing and job.plan.tensor == 1:
+    if len(job.run.ranks) < job.job.world and job.job.tensor_size == 1:
         assert not any(entry.exposed_wait_ns for entry in blame.per_rank)
 
 

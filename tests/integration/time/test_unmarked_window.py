@@ -10,13 +10,13 @@ import pytest
 from tests.support.tui_app import LARGE, app_on, play, screen_text, settle
 from zprof.cli import main
 from zprof.run.reader import load as open_run
-from zprof.simulator.plan import SimulationPlan
-from zprof.simulator.simulate import simulate
+from zprof.simulator.ground_truth import write_job
+from zprof.simulator.regular import make_job
 from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.session import RunRequest, load
 
 STEPS = 4
-PLAN = SimulationPlan(seed=11, ranks=2, steps=STEPS, units=4, unit_elements=1 << 20, prefetch=0)
+JOB = make_job(seed=11, ranks=2, steps=STEPS, units=4, unit_params=1 << 20, prefetch="off")
 #: What is said of a figure that is one of a step. "prof.step()" and the table of steps are not such.
 OF_A_STEP = re.compile(
     r"per step|= step\b|ms/step|add up to the step|, step \d|\ba step of|of (?:the|each|a) step\b"
@@ -34,7 +34,7 @@ GENERAL = re.compile(
 def traces(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Traces of the same job with step marks, and without them and the optimizer that tells steps apart."""
     marked, unmarked = tmp_path_factory.mktemp("marked"), tmp_path_factory.mktemp("unmarked")
-    simulate(PLAN, marked)
+    write_job(JOB, marked)
     for path in marked.glob("rank*.json*"):
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt") as file:

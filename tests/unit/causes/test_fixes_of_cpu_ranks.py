@@ -17,8 +17,8 @@ from zprof.causes.host_fixes import choose_launch_fix, choose_wait_fix
 from zprof.causes.lateness import REASON_TEXT, choose_late_fix
 from zprof.causes.sharding_spans_nodes import CAUSE as sharding_spans_nodes
 from zprof.model.findings import read_index
-from zprof.simulator.causes import PLANTS, plant
-from zprof.simulator.plan import Vendor
+from zprof.simulator.job import CAUSES as PLANTS
+from zprof.simulator.regular import plant
 
 GPU_WORDS = re.compile(
     r"\bSMs?\b|NCCL|nccl|TF32|nvidia-smi|CUDA|\bcuda|cudnn|NVLink|thread block|pin_memory|pinned memory"
@@ -43,7 +43,7 @@ DIFFERENT = frozenset({"comm_slows_compute", "offload_on_critical_path", "stragg
     [pytest.param(each, marks=() if each in DIFFERENT else pytest.mark.slow) for each in sorted(PLANTS)],
 )
 def test_findings_of_cpu_ranks_advise_nothing_that_only_gpus_have(cause: str, tmp_path: Path) -> None:
-    report = diagnosed(plant(base(1, Vendor.GLOO), cause, 2.0), tmp_path).report
+    report = diagnosed(plant(base(1, "gloo"), cause, 2.0), tmp_path).report
     for finding in report.findings:
         assert not GPU_WORDS.findall(f"{finding.fix}\n{finding.disprove}"), finding.cause
 

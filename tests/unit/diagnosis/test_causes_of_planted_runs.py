@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from tests.support.diagnoses import (
+from tests.support.planned_diagnoses import (
     Diagnosed,
     assert_first_and_priced,
     base,

@@ -31,8 +31,8 @@ from zprof.model.gap_texts import GAP_TEXTS, make_gap
 from zprof.model.report import Report
 from zprof.run.manifest import RunManifest, to_json
 from zprof.run.reader import Run, load
-from zprof.simulator.causes import plant
-from zprof.simulator.simulate import simulate
+from zprof.simulator.ground_truth import write_job
+from zprof.simulator.regular import plant
 
 TOKEN = "hf_QwErTyUiOpAsDfGhJkLzXcVb"
 #: One letter, two, three, with digits, beyond ASCII, of several words, as a name, a path, a token.
@@ -57,7 +57,7 @@ def doctor(found: str) -> Doctor:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A job whose copies around collectives are the first finding: its sentence names a kernel."""
     folder = tmp_path_factory.mktemp("secrets")
-    simulate(plant(replace(base(2), steps=3, units=4), "copy_overhead"), folder / "traces")
+    write_job(plant(base(2, steps=3, units=4), "copy_overhead"), folder / "traces")
     for path in (folder / "traces").glob("rank*"):
         trace = gzip.decompress(path.read_bytes()).decode()
         for name, secret in RENAMED.items():

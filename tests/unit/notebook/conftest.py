@@ -4,8 +4,8 @@ import pytest
 
 import zprof
 from tests.support.pytest_suites import RUNS
-from tests.support.simulations import THREE_HOSTS
-from zprof.simulator.simulate import simulate
+from tests.support.simulations import make_three_hosts
+from zprof.simulator.ground_truth import write_job
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,7 @@ def cpu_run() -> zprof.AnalysedRun:
 def gpu_run(tmp_path_factory: pytest.TempPathFactory) -> zprof.AnalysedRun:
     """A folder of traces of three ranks whose clocks differ; one computes slower."""
     folder = tmp_path_factory.mktemp("gpu")
-    simulate(THREE_HOSTS, folder / "traces")
+    write_job(make_three_hosts(), folder / "traces")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         return zprof.load(folder / "traces")

@@ -13,8 +13,8 @@ from zprof.analysis.columns import Columns, Groups, Texts
 from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
 from zprof.run.reader import load
-from zprof.simulator.causes import plant
-from zprof.simulator.simulate import simulate
+from zprof.simulator.ground_truth import write_job
+from zprof.simulator.regular import plant
 from zprof.step.from_recording import build_graph
 from zprof.step.lost_members import fill_lost_members, merge_orders
 from zprof.step.play import play_graph
@@ -113,7 +113,7 @@ def analyses(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunAnalysis, Run
     found = []
     for every in (0, 40):
         folder = tmp_path_factory.mktemp("job")
-        simulate(plant(base(3), "straggler_rank"), folder / "traces")
+        write_job(plant(base(3), "straggler_rank"), folder / "traces")
         if every:
             lose_kernels(folder / "traces", every)
         import_paths([folder / "traces"], folder / "run.zprof")

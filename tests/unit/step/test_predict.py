@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.diagnoses import base, diagnosed, planted, step_ns, true_saving_ns
+from tests.support.planned_diagnoses import base, diagnosed, planted, step_ns, true_saving_ns
 from zprof.causes import load_causes
 from zprof.diagnosis.find_causes import list_gains
 from zprof.model.gaps import Gap

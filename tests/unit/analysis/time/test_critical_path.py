@@ -1,27 +1,29 @@
 """The critical path lies where the time was lost, on whichever rank that is, and sums to the step."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from tests.support.diagnoses import step_ns
-from tests.support.simulations import simulated
+from tests.support.simulations import analysed_traces, simulated, with_pace
 from zprof.analysis.time.critical_path import BlockedSpans, PathPiece, SyncPoints, make_sync_points, walk_back
 from zprof.model.time import CriticalPath, PathKind
-from zprof.simulator.causes import TIGHT, plant
-from zprof.simulator.plan import AllocatorRetries, HostDelay, SimulationPlan, Vendor
+from zprof.simulator.ground_truth import write_job
+from zprof.simulator.job import Job, Pace, Rotating
+from zprof.simulator.regular import make_job, plant
 
 MS = 1_000_000
-NVIDIA = SimulationPlan(vendor=Vendor.NVIDIA, ranks=4, steps=3, units=4)
-GLOO = replace(NVIDIA, vendor=Vendor.GLOO)
+SLOW = pytest.mark.slow
+NVIDIA = make_job(ranks=4, steps=3, units=4, retry_ns=1_500_000)
+GLOO = make_job(vendor="gloo", ranks=4, steps=3, units=4)
 
 
-def path_of(plan: SimulationPlan, folder: Path) -> CriticalPath:
+def path_of(planted: Job, folder: Path) -> CriticalPath:
     """The critical path, which sums to the true step, to 0.1 %."""
-    job = simulated(plan, folder)
+    job = simulated(planted, folder)
     path = job.analysis.time.critical_path
     assert path is not None
     assert path.wall_ns == pytest.approx(step_ns(job.truth), rel=0.001)
@@ -38,37 +40,40 @@ def share(path: CriticalPath, what: PathKind | None = None, rank: int | None = N
 
 
 @pytest.mark.parametrize(
-    "plan",
+    "planted",
     [
-        plant(NVIDIA, TIGHT),
+        plant(NVIDIA, "tight"),
         GLOO,
         pytest.param(NVIDIA, marks=pytest.mark.slow),
-        pytest.param(plant(GLOO, TIGHT), marks=pytest.mark.slow),
+        pytest.param(plant(GLOO, "tight"), marks=pytest.mark.slow),
     ],
     ids=["nvidia, tight", "gloo", "nvidia", "gloo, tight"],
 )
-def test_it_lies_on_the_late_rank(plan: SimulationPlan, tmp_path: Path) -> None:
-    path = path_of(replace(plan, speed={2: 0.8}), tmp_path)
+def test_it_lies_on_the_late_rank(planted: Job, tmp_path: Path) -> None:
+    path = path_of(with_pace(planted, Pace(gpu=1.25), 2), tmp_path)
     assert share(path, PathKind.COMPUTE, 2) > 0.8 * path.wall_ns
     assert share(path, PathKind.COMPUTE) - share(path, PathKind.COMPUTE, 2) < 0.03 * path.wall_ns
 
 
-@pytest.mark.parametrize("plan", [GLOO, pytest.param(NVIDIA, marks=pytest.mark.slow)], ids=["gloo", "nvidia"])
-def test_a_slow_link_is_most_of_it(plan: SimulationPlan, tmp_path: Path) -> None:
-    path = path_of(plant(plan, "low_bus_bandwidth"), tmp_path)
+@pytest.mark.parametrize(
+    "planted", [GLOO, pytest.param(NVIDIA, marks=pytest.mark.slow)], ids=["gloo", "nvidia"]
+)
+def test_a_slow_link_is_most_of_it(planted: Job, tmp_path: Path) -> None:
+    slow_link = replace(planted, cluster=replace(planted.cluster, bandwidth_factor=0.02))
+    path = path_of(slow_link, tmp_path)
     assert share(path, PathKind.TRANSFER) > 0.9 * path.wall_ns
 
 
 LATE = {
-    PathKind.DATA: {"delays": (HostDelay(rank=1, ns=6 * MS, data=True),)},
-    PathKind.HOST: {"delays": (HostDelay(rank=1, ns=6 * MS),)},
-    PathKind.ALLOCATOR: {"allocator": AllocatorRetries(retries_per_step=2, malloc_ns=3 * MS, ranks=(1,))},
+    PathKind.DATA: Pace(data_ns=6 * MS),
+    PathKind.HOST: Pace(stall_ns=6 * MS),
+    PathKind.ALLOCATOR: Pace(retries=2),
 }
 
 
 @pytest.mark.parametrize("what", LATE)
 def test_it_holds_what_one_host_lost_in_each_step(what: PathKind, tmp_path: Path) -> None:
-    path = path_of(replace(NVIDIA, **LATE[what]), tmp_path)
+    path = path_of(with_pace(NVIDIA, LATE[what], 1), tmp_path)
     assert share(path, what, 1) > 5 * MS
     assert share(path, what) - share(path, what, 1) < 1 * MS
     if what is PathKind.DATA:
@@ -79,17 +84,24 @@ def test_it_holds_what_one_host_lost_in_each_step(what: PathKind, tmp_path: Path
         assert lengths == sorted(lengths, reverse=True)
 
 
-@pytest.mark.parametrize("plan", [NVIDIA, pytest.param(GLOO, marks=pytest.mark.slow)], ids=["nvidia", "gloo"])
-def test_it_changes_ranks_where_another_is_late_in_each_step(plan: SimulationPlan, tmp_path: Path) -> None:
-    path = path_of(plant(plan, "rotating_straggler"), tmp_path)
+@pytest.mark.parametrize(
+    "planted", [NVIDIA, pytest.param(GLOO, marks=pytest.mark.slow)], ids=["nvidia", "gloo"]
+)
+def test_it_changes_ranks_where_another_is_late_in_each_step(planted: Job, tmp_path: Path) -> None:
+    path = path_of(replace(planted, rotating=Rotating(host_ns=8 * MS)), tmp_path)
     assert share(path, PathKind.HOST) > 7.5 * MS
-    assert {rank for rank in range(4) if share(path, PathKind.HOST, rank) > 2 * MS} == {1, 2, 3}
+    assert sum(share(path, PathKind.HOST, rank) > 2 * MS for rank in range(4)) == 3
 
 
 @pytest.mark.parametrize("missing", [(1, 2, 3), (0,), pytest.param((1, 3), marks=pytest.mark.slow)])
 def test_missing_ranks_leave_a_path_through_the_others(missing: tuple[int, ...], tmp_path: Path) -> None:
     """The waiting for them cannot be followed: it is transfer of the rank that waited."""
-    path = path_of(replace(NVIDIA, missing=missing), tmp_path)
+    truth = write_job(NVIDIA, tmp_path / "traces")
+    for rank in missing:
+        (tmp_path / f"traces/rank{rank}.json.gz").unlink()
+    path = analysed_traces(NVIDIA, truth, tmp_path).analysis.time.critical_path
+    assert path is not None
+    assert path.wall_ns == pytest.approx(step_ns(truth), rel=0.01)
     assert not {share.rank for share in path.shares} & set(missing)
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from msgspec import Struct
-from msgspec.structs import replace
 
 from tests.support.diagnoses import base
 from tests.support.kineto_traces import MAIN, span
@@ -21,8 +20,7 @@ from zprof.analysis.time.phases import PhaseEvidence
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.time import WindowPolicy
-from zprof.simulator.plan import Gathering, SimulationPlan, Vendor
-from zprof.simulator.program.phases import list_phases
+from zprof.simulator.job import Job, Vendor
 
 #: Nanoseconds since 1970: as a float they would count in steps of 256.
 ORIGIN = 1_700_000_000_000_000_000
@@ -182,18 +180,25 @@ def test_steps_within_one_window_are_told_by_marks_and_optimizer(
     assert passes["step"].nunique() == len(expected) // micro_batches or not optimizer
 
 
-def job(vendor: Vendor, **changes: object) -> SimulationPlan:
-    small = {"ranks": 2, "steps": 3, "units": 4, "micro_batches": 2, "gathering": Gathering(), **changes}
-    return replace(base(3, vendor), **small)  # type: ignore[arg-type]
+def job(vendor: Vendor, **changes: object) -> Job:
+    small = {"ranks": 2, "steps": 3, "units": 4, "micro_batches": 2, "sync_every_micro_batch": True}
+    return base(3, vendor, **small | {"regather_every_micro_batch": True, "last_unit_kept": False} | changes)
 
 
-@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
+@pytest.mark.parametrize("vendor", ["nvidia", "gloo"])
 def test_gathers_and_reductions_are_of_the_simulated_passes(vendor: Vendor, tmp_path: Path) -> None:
-    plan = job(vendor, reduce_each=True)
-    passes = simulated(plan, tmp_path).analysis.passes.to_frame()
-    truth = list_phases(plan)
-    gathered = [(f"layers.{p.unit}", p.micro_batch, str(p.kind)) for p in truth if p.gathers]
-    reduced = [(f"layers.{p.unit}", p.micro_batch) for p in truth if p.reduces]
+    made = job(vendor)
+    passes = simulated(made, tmp_path).analysis.passes.to_frame()
+    units = [block.name for block in made.blocks]
+    forward_ns = sum(kernel.ns for kernel in made.blocks[0].forward)
+    backward_ns = sum(kernel.ns for kernel in made.blocks[0].backward)
+    gathered = [
+        (unit, batch, phase)
+        for batch in (0, 1)
+        for phase, order in (("forward", units), ("backward", units[::-1]))
+        for unit in order
+    ]
+    reduced = [(unit, batch) for batch in (0, 1) for unit in units[::-1]]
     for _, rows in passes.groupby(["rank", "step"]):
         gathers, others = rows[rows["kind"] == "all_gather"], rows[rows["kind"] != "all_gather"]
         assert list(zip(gathers["unit"], gathers["micro_batch"], gathers["phase"], strict=True)) == gathered
@@ -203,16 +208,16 @@ def test_gathers_and_reductions_are_of_the_simulated_passes(vendor: Vendor, tmp_
     assert set(passes["method"]) == {"ranges"}
     # the last unit: its own forward alone; the first: every forward, and the backward of all others
     between = passes[passes["number"] == 2].groupby("unit")["compute_between_ns"].mean()
-    assert between["layers.3"] < 2.5 * plan.compute.forward_ns
-    assert between["layers.0"] > 3 * plan.compute.forward_ns + 3 * plan.compute.backward_ns * 0.6
+    assert between["layers.3"] < 2.5 * forward_ns
+    assert between["layers.0"] > 3 * forward_ns + 3 * backward_ns * 0.6
     assert passes.loc[passes["number"] == 1, "compute_between_ns"].isna().all()
 
 
-@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, pytest.param(Vendor.GLOO, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("vendor", ["nvidia", pytest.param("gloo", marks=pytest.mark.slow)])
 def test_reductions_without_units_have_their_micro_batch_from_autograd(
     vendor: Vendor, tmp_path: Path
 ) -> None:
-    passes = simulated(job(vendor, stage=0, reduce_each=True), tmp_path).analysis.passes.to_frame()
+    passes = simulated(job(vendor, stage=0, clip=False), tmp_path).analysis.passes.to_frame()
     assert (set(passes["method"]), set(passes["phase"])) == ({"autograd"}, {"backward"})
     assert passes.groupby("micro_batch").size().nunique() == 1
     assert set(passes["micro_batch"]) == {0, 1}

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from tests.support.matched_rows import clocks, collective, table
-from tests.support.simulations import simulated
+from tests.support.simulations import simulated, with_pace
 from tests.support.tables import changed
 from zprof.analysis.columns import Columns
 from zprof.analysis.time.collective_rows import StepCounts, parse_group_ranks
@@ -19,7 +19,8 @@ from zprof.analysis.time.collective_times import (
 from zprof.analysis.time.decomposition import decompose_collectives
 from zprof.model.time import ExposedInCollectives
 from zprof.model.training import TrainingFacts
-from zprof.simulator.plan import SimulationPlan
+from zprof.simulator.job import Pace
+from zprof.simulator.regular import make_job
 
 MS = 1_000_000
 EIGHT = StepCounts(by_rank=dict.fromkeys(range(8), 1))
@@ -130,8 +131,8 @@ def test_exposed_time_is_a_mean_over_ranks(
 
 
 def test_exposed_time_is_that_of_the_ledger_where_groups_differ(tmp_path: Path) -> None:
-    plan = SimulationPlan(ranks=4, shard=2, steps=2, units=3, unit_elements=1 << 20, speed={1: 0.8})
-    time = simulated(plan, tmp_path).analysis.time
+    job = make_job(ranks=4, shard_size=2, steps=2, units=3, unit_params=1 << 20)
+    time = simulated(with_pace(job, Pace(gpu=1.25), 1), tmp_path).analysis.time
     found = time.exposed_in_collectives
     assert found is not None
     assert len({entry.group for entry in time.collectives}) > 2
