@@ -122,6 +122,7 @@ _SENTENCE_WORDS = frozenset(
         "ways", "why", "window's", "-CONT", "Ctrl-Z", "SIGSTOP", "TORCH_LOGS=graph_breaks",
         "batch.to(device", "offload_policy", "torch.optim.AdamW(parameters", "zprof.steps(skip=3", ".step(",
         # Reasons why a file was not read, and what a check of the machine found.
+        "CPU-only", "NVRTC", "TORCH_FR_BUFFER_SIZE", "cuda-core", "imports", "~/.cache/torch", "/tmp",
         "--workers", "damaged", "deleted", "duration", "install", "installed", "readable", "reinstall",
     )
 )  # fmt: skip

@@ -315,8 +315,9 @@ def measure_volume(
     is_shard_sized &= collectives.texts("group").equals(UNKNOWN_GROUP) & (collectives.ints("group_size") == 0)
     if is_shard_sized.any():
         if training.replica_ranks is None:
-            gap = make_gap("volume_of_shards", unsized=is_shard_sized.sum(), collectives=counted.sum())
-            return None, [gap]
+            return None, [
+                make_gap("volume_of_shards", unsized=is_shard_sized.sum(), collectives=counted.sum())
+            ]
         # Hybrid sharding gathers within the shard group only.
         whole = sizes * np.where(is_shard_sized, training.shard_ranks or 1, 1)
         collectives = collectives.with_columns(bytes=whole)
