@@ -30,9 +30,8 @@ from zprof.reference_engine.gradients.build import build_gradients, get_constant
 from zprof.reference_engine.gradients.reducer import GradientReducer
 from zprof.reference_engine.hooks import BackwardPass, EngineHook, InputWatch, UntracedHook, is_in_backward
 from zprof.reference_engine.optimizer.adamw import Update, choose_update
-from zprof.reference_engine.optimizer.groups import resolve_groups
 from zprof.reference_engine.optimizer.scale_and_clip import DynamicLossScale
-from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
+from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer, resolve_groups
 from zprof.reference_engine.unit_split import (
     NEVER_CALLED,
     resolve_unit_modules,

@@ -6,8 +6,7 @@ A page is Markdown: ``# ZPnnn cause``, what the cause means in bold, then sectio
 import contextlib
 from importlib import resources
 
-from zprof.base.errors import BadInput
-from zprof.base.suggestions import ask_for_name
+from zprof.base.errors import BadInput, ask_for_name
 from zprof.model.findings import IndexEntry, read_index
 
 _FOLDER = "findings"

@@ -11,7 +11,7 @@ from zprof.base.formatting import format_bytes, format_ns, printable, shorten
 from zprof.model.report import Report
 from zprof.reports.pages.memory_timeline import Curve, find_highest_curve
 from zprof.reports.pages.tenants import tenant_name
-from zprof.reports.svg import draw_label, draw_line, write_svg
+from zprof.reports.svg_charts import draw_label, draw_line, write_svg
 
 WIDTH, HEIGHT = 960, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 210, 46, 66

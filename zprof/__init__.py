@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from zprof.collectors.record.schedule import steps
     from zprof.model.report import Report
     from zprof.model.training import TrainingFacts
-    from zprof.notebook.comparison import compare
     from zprof.notebook.plan import plan
-    from zprof.notebook.report import diagnose
+    from zprof.notebook.report import compare, diagnose
     from zprof.notebook.run import AnalysedRun, load
     from zprof.run.reader import Run
 
@@ -29,7 +28,7 @@ _MODULE_BY_NAME = {
     "Run": "zprof.run.reader",
     "TrainingFacts": "zprof.model.training",
     "ZprofError": "zprof.base.errors",
-    "compare": "zprof.notebook.comparison",
+    "compare": "zprof.notebook.report",
     "diagnose": "zprof.notebook.report",
     "load": "zprof.notebook.run",
     "plan": "zprof.notebook.plan",

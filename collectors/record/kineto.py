@@ -26,7 +26,7 @@ from zprof.collectors.record.profiler_session import (
 from zprof.collectors.record.torch_private import profile_all_threads_config, work_class
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
-from zprof.run.scratch_folder import open_scratch_folder
+from zprof.run.files import open_scratch_folder
 
 #: An anonymous wait in the grammar of ``zprof.run.ranges``.
 WAIT_RANGE = "zprof::wait"

@@ -20,7 +20,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from zprof.base.extras import Extra, require_extra
+from zprof.base.errors import Extra, require_extra
 
 try:
     import torch

@@ -15,23 +15,29 @@ bucket has it from the start.
 Stage 0 all-reduces (2 psi per pass).  Stages 1 to 3 reduce-scatter into this rank's shard (psi per pass).
 """
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
 
 import torch
 
-from zprof.reference_engine.comm.collective import Comm
+from zprof.reference_engine.comm.collective import Comm, Handle
 from zprof.reference_engine.config import ZeroConfig
-from zprof.reference_engine.flat_layout import ElementRange, split_into_ranges
+from zprof.reference_engine.flat_layout import ElementRange, find_runs, split_into_ranges
 from zprof.reference_engine.flat_unit import FlatUnit, ModuleUnit
-from zprof.reference_engine.gradients.buffered_gradients import BufferedGradients, PerParamGrads
-from zprof.reference_engine.gradients.defragmented import BucketDuringBackward, compute_chunk_sizes
-from zprof.reference_engine.gradients.flat_gradients import FlatGrads, InPlaceGradients, SummedGradients
+from zprof.reference_engine.gradients.flat_gradients import (
+    FlatGrads,
+    HandleGroup,
+    InPlaceGradients,
+    SummedGradients,
+)
 from zprof.reference_engine.gradients.unit_gradients import (
     BucketAfterBackward,
     BucketedGradients,
     BucketPool,
+    ChainedHandle,
+    FullGrads,
     ReductionContext,
+    ReductionPass,
     UnitGradients,
 )
 
@@ -118,9 +124,9 @@ class _Builder:
     def _build_buffered(
         self,
         unit: FlatUnit,
-        full_grads: FlatGrads | BucketDuringBackward | PerParamGrads,
+        full_grads: "FlatGrads | BucketDuringBackward | PerParamGrads",
         shard: torch.Tensor | None,
-    ) -> BufferedGradients:
+    ) -> "BufferedGradients":
         pieces, pool = self._split_shard(unit), self._piece_pool
         return BufferedGradients(unit, full_grads, self._context, shard, pieces=pieces, pool=pool)
 
@@ -170,3 +176,179 @@ def probe_sign_of_zero(units: Sequence[FlatUnit], dtype: torch.dtype, comm: Comm
             comm.all_reduce(total, PROBE_UNIT).wait()
         keeps_sign = bool((torch.signbit(total) & (total == 0)).all()) and keeps_sign
     return keeps_sign
+
+
+class BufferedGradients(UnitGradients):
+    """Reduces copies of pieces: reduce-scatter into the shard, or in stage 0 all-reduce and copy back."""
+
+    def __init__(
+        self,
+        unit: FlatUnit,
+        full_grads: "FlatGrads | BucketDuringBackward | PerParamGrads",
+        context: ReductionContext,
+        shard: torch.Tensor | None,
+        *,
+        pieces: Sequence[ElementRange],
+        pool: BucketPool,
+    ) -> None:
+        """Reduce ``pieces``, each a range within every shard."""
+        super().__init__(unit, full_grads, context, shard, pieces)
+        self._readable_grads = full_grads
+        self._pieces = pieces
+        self._pool = pool
+
+    def launch(self, reduction_pass: ReductionPass) -> Handle:
+        """Launch one collective per piece."""
+        handles = [self._reduce_piece(piece, reduction_pass) for piece in self._pieces]
+        self._readable_grads.close()
+        return HandleGroup(handles)
+
+    def _reduce_piece(self, piece: ElementRange, reduction_pass: ReductionPass) -> Handle:
+        buffer = self._pool.acquire(piece.elements * self._comm.world_size)
+        self._readable_grads.read(piece, buffer)
+        self.average(buffer, reduction_pass, piece)
+        if isinstance(self._readable_grads, FlatGrads) and not self.unit.policy.shard_optimizer:
+            collective = self._comm.all_reduce(buffer, self.unit.name)
+            finish = partial(self._write_back, self._readable_grads, piece, buffer)
+        else:
+            mean = buffer[self._comm.rank * piece.elements : (self._comm.rank + 1) * piece.elements]
+            collective = self._comm.reduce_scatter(mean, buffer, self.unit.name)
+            finish = partial(self._accumulate, mean, self.mean_shard, piece, reduction_pass)
+        handle = ChainedHandle(collective, finish)
+        self._pool.lend(buffer, handle)
+        return handle
+
+    def _accumulate(
+        self, mean: torch.Tensor, grad_shard: torch.Tensor, piece: ElementRange, reduction_pass: ReductionPass
+    ) -> None:
+        if reduction_pass.first:
+            grad_shard[piece.slice].copy_(mean)
+            self._restore_signs(grad_shard, mean, piece, shard=self._comm.rank)
+        else:
+            grad_shard[piece.slice].add_(mean)
+
+    def _write_back(self, full_grads: FlatGrads, piece: ElementRange, buffer: torch.Tensor) -> None:
+        part = full_grads.part(piece)
+        part.copy_(buffer.view(part.shape))
+        self._restore_signs(full_grads.flat, buffer, piece, shard=None)
+
+    def _restore_signs(
+        self, rounded: torch.Tensor, exact: torch.Tensor, piece: ElementRange, *, shard: int | None
+    ) -> None:
+        """Restore signs of zero after rounding to a smaller dtype, which may turn a small number into -0.0.
+
+        ``exact`` holds elements ``piece`` of one shard, or of every shard if ``shard`` is None; ``rounded``
+        is the gradient of that shard, or of the entire unit.  Overwrites ``exact``.
+        """
+        if rounded.dtype == exact.dtype:
+            return
+        start, base = (
+            (0, 0) if shard is None else (shard * piece.elements, shard * self.unit.layout.shard_numel)
+        )
+        for elements in self._first_elements[piece]:
+            for position, flat in [] if elements.parameter in self._with_gradient else elements.pairs():
+                if 0 <= position - start < exact.numel():
+                    # in place: exact is not read again, and nothing is allocated
+                    zero = exact[position - start].eq_(0.0)
+                    zero.neg_().add_(0.5).mul_(0.0)  # -0.0 if it was zero, else 0.0
+                    rounded[flat - base].add_(zero)
+
+
+class PerParamGrads(FullGrads):
+    """Keeps the ``.grad`` that autograd allocated for each parameter, and reads pieces across them."""
+
+    def __init__(self, unit: FlatUnit, pieces: Sequence[ElementRange]) -> None:
+        """Precompute the runs of ``pieces``, the only ranges that will be read."""
+        super().__init__(unit)
+        self._runs = {piece: find_runs(unit.layout, piece) for piece in pieces}
+
+    def read(self, piece: ElementRange, buffer: torch.Tensor) -> None:
+        """Copy elements ``piece`` of every shard into ``buffer``, one shard after the other."""
+        for run in self._runs[piece]:
+            target = buffer[run.buffer.slice]
+            gradient = None if run.parameter is None else self._unit.parameters[run.parameter].grad
+            if gradient is None:
+                target.zero_()
+            else:
+                target.copy_(gradient.reshape(-1)[run.elements.slice])
+
+    def close(self) -> None:
+        """Drop the gradients after the last read."""
+        self.zero()
+
+
+class BucketDuringBackward(FullGrads):
+    """Copies each gradient into a bucket as soon as it is ready, and frees it."""
+
+    def __init__(self, unit: FlatUnit, pool: BucketPool) -> None:
+        super().__init__(unit)
+        self._pool = pool
+        self._bucket: torch.Tensor | None = None
+
+    def collect(self, index: int) -> None:
+        """Move the gradient of parameter ``index`` to the bucket."""
+        parameter = self._unit.parameters[index]
+        assert parameter.grad is not None
+        self._view_slot(index).copy_(parameter.grad)
+        parameter.grad = None
+
+    def complete(self, missing: Iterable[int]) -> None:
+        """Fill the bucket where no gradient was collected in this pass."""
+        for index in missing:
+            if self._unit.parameters[index].grad is None:
+                self._view_slot(index).zero_()
+            else:
+                self.collect(index)  # left by an earlier micro-batch
+
+    def take_bucket(self) -> torch.Tensor:
+        """Return the bucket; the caller returns it to the pool."""
+        bucket, self._bucket = self._get_bucket(), None
+        return bucket
+
+    def read(self, piece: ElementRange, buffer: torch.Tensor) -> None:
+        """Copy elements ``piece`` of every shard into ``buffer``, one shard after the other."""
+        part = self._get_bucket().view(self._unit.layout.ranks, -1)[:, piece.slice]
+        buffer.view(part.shape).copy_(part)
+
+    def close(self) -> None:
+        """Return the bucket to the pool after the last read."""
+        self._pool.give_back(self.take_bucket())
+
+    def zero(self) -> None:
+        """Drop the bucket, whose memory is freed when the pool is drained, and all gradients."""
+        self._bucket = None
+        super().zero()
+
+    def _view_slot(self, index: int) -> torch.Tensor:
+        slot = self._unit.layout.slots[index]
+        return self._get_bucket()[slot.offset : slot.offset + slot.numel].view(slot.shape)
+
+    def _get_bucket(self) -> torch.Tensor:
+        if self._bucket is None:
+            self._bucket = self._pool.acquire(self._unit.layout.padded)
+            self._bucket[self._unit.layout.numel :].zero_()
+        return self._bucket
+
+
+def compute_chunk_sizes(module_units: Sequence[ModuleUnit], in_flight: int) -> list[int]:
+    """Compute the chunk sizes, in elements, that fit all full gradients that are live at the same time.
+
+    These are ``in_flight`` chunks of the size of the largest inner unit, one more for each further flat unit
+    of the same module, and one chunk for each unit that encloses others, whose gradients are live throughout.
+    """
+    enclosing = [unit for unit in module_units if _encloses_units(unit, module_units)]
+    inner = [_list_padded(unit) for unit in module_units if unit not in enclosing]
+    sizes = [padded for outer in enclosing for padded in _list_padded(outer)]
+    if any(inner):
+        live_units = in_flight + max(map(len, inner)) - 1
+        sizes += [max(padded for unit in inner for padded in unit)] * live_units
+    return sizes
+
+
+def _encloses_units(unit: ModuleUnit, module_units: Iterable[ModuleUnit]) -> bool:
+    inside = set(unit.module.modules()) - {unit.module}
+    return any(other.module in inside for other in module_units)
+
+
+def _list_padded(unit: ModuleUnit) -> list[int]:
+    return [flat.layout.padded for flat in unit.flat if flat.trainable]

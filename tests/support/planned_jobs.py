@@ -2,7 +2,7 @@
 
 from zprof.model.job import Batch, Degrees, Hardware, Job, ModelUnit, Overlap, Residual
 from zprof.model.plan import PlannedStep, Scheme
-from zprof.planner.model_presets import find_preset
+from zprof.planner.model_shapes import find_preset
 from zprof.planner.planned_step import plan_step
 
 BLOCK_1T = 12 * 25600**2

@@ -412,7 +412,7 @@ def _number_key(key: npt.NDArray[Any] | Texts) -> npt.NDArray[Any]:
 def _read_arrow(column: "pa.ChunkedArray", *, nullable: bool) -> Column:
     import pyarrow as pa
 
-    from zprof.run.arrow_arrays import join_chunks, read_known, read_numbers
+    from zprof.run.table_reader import join_chunks, read_known, read_numbers
 
     values = join_chunks(column)
     if pa.types.is_dictionary(values.type):

@@ -20,9 +20,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from zprof.base.errors import BadInput
+from zprof.base.errors import BadInput, suggest_path
 from zprof.base.formatting import printable, shorten
-from zprof.base.suggestions import suggest_path
 from zprof.model.baseline import (
     BASELINE_SCHEMA,
     Baseline,

@@ -19,8 +19,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.base.errors import BadInput
-from zprof.base.suggestions import suggest_names, suggest_path
+from zprof.base.errors import BadInput, suggest_names, suggest_path
 from zprof.checks.limit_text import LIMIT_KEYS, parse_limit, quote_input
 from zprof.checks.limits import GATES, MEMORY_PARTS, PEAK_MEMORY
 from zprof.model.comparison import DEFAULT, Check, Limit, Outcome

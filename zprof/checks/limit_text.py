@@ -18,9 +18,8 @@ from decimal import Decimal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.base.errors import BadInput
+from zprof.base.errors import BadInput, suggest_names
 from zprof.base.formatting import printable, shorten
-from zprof.base.suggestions import suggest_names
 from zprof.checks.limits import GATES, Gate
 from zprof.model.comparison import Limit, Sense
 from zprof.model.quantities import Unit

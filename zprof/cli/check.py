@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.base.errors import BadInput
+from zprof.base.errors import BadInput, suggest_names, suggest_path
 from zprof.base.formatting import printable
-from zprof.base.suggestions import suggest_names, suggest_path
 from zprof.cli import console
 from zprof.cli.inputs import (
     BASELINE_FILE,

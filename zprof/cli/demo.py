@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.base.extras import Extra, require_extra
+from zprof.base.errors import Extra, require_extra
 from zprof.cli import console
 from zprof.cli.progress import steps_progress
 

@@ -30,7 +30,7 @@ def refuse_missing(*paths: Path | None) -> None:
         except (OSError, ValueError):
             return  # whoever opens it says what is wrong with it
         if path is not None and not exists:
-            from zprof.base.suggestions import make_missing_error
+            from zprof.base.errors import make_missing_error
 
             raise make_missing_error(path)
 

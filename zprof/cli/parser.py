@@ -10,8 +10,7 @@ from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zprof.base.errors import BadInput
-from zprof.base.suggestions import ask_for_name
+from zprof.base.errors import BadInput, ask_for_name
 from zprof.cli import console
 from zprof.cli.registry import COMMANDS, Command, Entry, Group
 from zprof.version import __version__

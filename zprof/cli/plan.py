@@ -156,7 +156,7 @@ class PlanCommand:
         from zprof.reports.formats import PLANS, PLANS_IN_FULL
 
         if arguments.preset == _LIST:
-            from zprof.planner.model_presets import MODEL_PRESETS
+            from zprof.planner.model_shapes import MODEL_PRESETS
 
             width = max(len(name) for name in MODEL_PRESETS)
             lines = (

@@ -69,7 +69,7 @@ def _diagnose_run(arguments: argparse.Namespace) -> "Report":
     if arguments.hta and arguments.only == "memory":
         raise BadInput("--hta does not analyze memory", hint="remove --hta or --only memory")
     if arguments.hta:
-        from zprof.base.extras import Extra, require_extra
+        from zprof.base.errors import Extra, require_extra
 
         require_extra(Extra.HTA, "--hta")
     run, baseline = open_run_and_baseline(arguments)

@@ -64,7 +64,7 @@ class SimulateCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Simulate the job; what was planted stays in the truth file, so that a diagnosis can be tried."""
-        from zprof.run.output_lock import lock_output
+        from zprof.run.output_path import lock_output
 
         job = build_job(arguments)
         folder = arguments.output

@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zprof.base.errors import BadInput, MissingData
-from zprof.base.extras import Extra, require_extra
+from zprof.base.errors import BadInput, Extra, MissingData, require_extra
 from zprof.base.formatting import format_next_step, printable
 from zprof.base.parsing import parse_count, parse_count_or_zero
 from zprof.cli import console
@@ -135,7 +134,7 @@ def _choose_ranks(config: "TrainConfig", requested: int | None) -> int:
 def _check_recorded(path: Path, ranks: int) -> None:
     """Raise if ranks are missing from the run: the recorder itself never raises during training."""
     from zprof.run.manifest import MANIFEST_NAME
-    from zprof.run.output_lock import find_write_error
+    from zprof.run.output_path import find_write_error
     from zprof.run.reader import load
 
     run = load(path) if (path / MANIFEST_NAME).is_file() else None

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from zprof.base.errors import MissingData
-from zprof.base.extras import Extra, require_extra
+from zprof.base.errors import Extra, MissingData, require_extra
 from zprof.base.formatting import printable
 from zprof.base.parsing import parse_number_ranges, parse_positive
 from zprof.cli import console

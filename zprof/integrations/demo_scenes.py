@@ -11,8 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.base.errors import BadInput
-from zprof.base.suggestions import suggest_names
+from zprof.base.errors import BadInput, suggest_names
 from zprof.integrations.reference_job import ReferenceJob
 
 RANKS = 2

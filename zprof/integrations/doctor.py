@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from zprof.base.extras import Extra, get_install_command, is_installed
+from zprof.base.errors import Extra, get_install_command, is_installed
 from zprof.base.formatting import format_bytes
 from zprof.cache.folder import find_cache_folder, list_entries
 from zprof.model.cache import CacheKind

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from zprof.base.extras import make_missing_package_error
+from zprof.base.errors import make_missing_package_error
 from zprof.collectors.record.engines import deepspeed
 from zprof.collectors.record.recorder import Recorder, record
 from zprof.collectors.record.schedule import RecordingSchedule

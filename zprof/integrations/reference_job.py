@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from zprof.base.errors import BadInput, ZprofError
 from zprof.process.ranks import Ranks
+from zprof.run.files import open_scratch_folder, remove_leftovers
 from zprof.run.manifest import STEPS_NAME, rank_folder
-from zprof.run.scratch_folder import open_scratch_folder, remove_leftovers
 
 _RANK_PROGRAM = "zprof.integrations.reference_rank"
 #: Time for the other ranks to notice a failed rank and to write their recordings.

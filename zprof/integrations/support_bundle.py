@@ -19,9 +19,9 @@ from zprof.integrations.redaction import AllowList, Pseudonyms, collect_own_word
 from zprof.model.doctor import Doctor
 from zprof.model.json_format import to_tree
 from zprof.model.report import Report
-from zprof.run.arrow_arrays import make_texts
 from zprof.run.manifest import RankManifest
 from zprof.run.reader import Run
+from zprof.run.table_reader import make_texts
 from zprof.version import __version__
 
 SCHEMA = "zprof.bundle/1"

@@ -60,7 +60,7 @@ from zprof.planner.model_shapes import (
     count_block_elements,
     count_root_elements,
 )
-from zprof.planner.unit_moments import (
+from zprof.planner.unit_times import (
     HELD_GRADIENT,
     OperatorStep,
     UnitMoments,

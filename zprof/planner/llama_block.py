@@ -35,7 +35,7 @@ from msgspec import Struct
 
 from zprof.model.job import LlamaBlock
 from zprof.planner.model_shapes import ModelSizes
-from zprof.planner.unit_moments import (
+from zprof.planner.unit_times import (
     OperatorStep,
     UnitMoments,
     copy_gradient,

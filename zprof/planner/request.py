@@ -237,8 +237,7 @@ def _read_model(request: PlanRequest) -> tuple[str, int, Shape | None]:
     _refuse_unused(request, given[0])
     if request.preset is not None:
         # A preset's model, with the context extended to the sequence length if it is shorter.
-        from zprof.planner.model_presets import find_preset
-        from zprof.planner.model_shapes import count_parameters
+        from zprof.planner.model_shapes import count_parameters, find_preset
 
         preset = find_preset(request.preset)
         shape = preset.shape

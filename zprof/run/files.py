@@ -7,15 +7,25 @@ never end. A file is put in place complete or not at all.
 import errno
 import fcntl
 import hashlib
+import json
 import os
+import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
+from msgspec import to_builtins
+
+from zprof.process.identity import ProcessIdentity, identify_this_process
+
 _LOCK_POLL_S = 0.01
+_PREFIX = "zprof-"
+_OWNER_NAME = "owner.json"
+_MAX_OWNER_BYTES = 4096
 
 
 def open_plain(path: Path) -> BufferedReader:
@@ -95,3 +105,43 @@ def sync_and_rename(temporary: Path, target: Path) -> str:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     temporary.rename(target)
     return digest
+
+
+@contextmanager
+def open_scratch_folder(purpose: str) -> Iterator[Path]:
+    """Make a folder ``zprof-PURPOSE-…`` with this process as its owner, and remove it on exit."""
+    folder = make_scratch_folder(purpose)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_scratch_folder(purpose: str) -> Path:
+    """Make a folder ``zprof-PURPOSE-…`` with this process as its owner, which must remove it."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
+    (folder / _OWNER_NAME).write_text(json.dumps(to_builtins(identify_this_process())), encoding="utf-8")
+    return folder
+
+
+def remove_leftovers() -> None:
+    """Remove the folders of this user whose owner has certainly ended; call it where a recording starts."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            status = folder.lstat()  # a link may lead to anything
+            if (
+                (stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid())
+                and (owner := _read_owner(folder)) is not None
+                and owner.is_gone
+            ):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_owner(folder: Path) -> ProcessIdentity | None:
+    """Return the owner of the folder, or None if it is not known (yet)."""
+    try:
+        handle = os.open(folder / _OWNER_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            return ProcessIdentity(**json.loads(file.read(_MAX_OWNER_BYTES)))
+    except (OSError, ValueError, TypeError):
+        return None

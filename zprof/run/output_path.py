@@ -1,13 +1,23 @@
-"""Check that a run may be written to a path, and replace an existing run."""
+"""Check, lock and replace the path of a run."""
 
+import errno
+import fcntl
+import os
 import shutil
+import socket
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zprof.base.errors import BadInput
 from zprof.run.manifest import read_run_manifest
-from zprof.run.output_lock import lock_output
+
+#: File systems without locks: two writers are then not noticed.
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+_MAX_OWNER_BYTES = 4096
+#: More than a file system keeps for a file without allocating a block.
+_PROBE_BYTES = 1 << 16
 
 
 @contextmanager
@@ -89,3 +99,78 @@ def _is_run(path: Path) -> bool:
     except BadInput:
         return False
     return True
+
+
+@contextmanager
+def lock_output(path: Path) -> Iterator[None]:
+    """Hold the lock of an output; creates the folder that the output will be in.
+
+    Raises:
+        BadInput: another process is writing the output, or the folder cannot be written.
+    """
+    path = Path(os.path.abspath(path))
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() and not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        handle = _open_locked(lock, path)
+    except OSError as error:
+        raise BadInput(
+            f"{path}: cannot be written ({error.strerror})", hint="choose another folder"
+        ) from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            lock.unlink()  # before the lock is released: whoever waits for it notices
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)  # a fork of this process may have the file open too
+        os.close(handle)
+
+
+def find_write_error(folder: Path) -> str:
+    """Return why nothing can be written to a folder now, such as a full disk; empty if it can."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.strerror or ""
+    return ""
+
+
+def _open_locked(lock: Path, path: Path) -> int:
+    """Return the lock file, open and locked."""
+    while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = os.pread(handle, _MAX_OWNER_BYTES, 0).decode(errors="replace").strip()
+                raise BadInput(
+                    f"{path}: is being written by {owner or 'another process'}",
+                    hint="wait until it ends, or choose another output",
+                ) from None
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            if _is_same_file(handle, lock):
+                os.ftruncate(handle, 0)
+                os.pwrite(
+                    handle, f"process {os.getpid()} on {socket.gethostname()}".encode()[:_MAX_OWNER_BYTES], 0
+                )
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # its owner removed it between our opening and locking it
+
+
+def _is_same_file(handle: int, lock: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(lock))
+    except FileNotFoundError:
+        return False

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.base.errors import BadInput
-from zprof.base.suggestions import make_missing_error, suggest_names
+from zprof.base.errors import BadInput, make_missing_error, suggest_names
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 
 from zprof.base.errors import BadInput
 from zprof.model.gaps import Gap
-from zprof.run.arrow_arrays import make_array
 from zprof.run.files import (
     get_temporary_path,
     lock_folder,
@@ -48,6 +47,7 @@ from zprof.run.manifest import (
     to_json,
 )
 from zprof.run.schema import TABLES
+from zprof.run.table_reader import make_array
 
 #: The rows of a table are sorted by these columns, so they ascend.
 _ASCENDING = frozenset({"start_ns", "time_ns"})

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from zprof.base.errors import BadInput
+from zprof.base.errors import BadInput, suggest_names
 from zprof.base.formatting import printable, shorten
-from zprof.base.suggestions import suggest_names
 from zprof.checks.baseline import make_baseline, read_baseline, to_json
 from zprof.checks.check import check
 from zprof.checks.limit_text import parse_limit

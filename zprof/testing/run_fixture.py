@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from zprof.base.errors import BadInput, MissingData
-from zprof.base.extras import Extra, require_extra
+from zprof.base.errors import BadInput, Extra, MissingData, require_extra
 from zprof.base.formatting import name_signal, printable, shorten
 from zprof.collectors.record.launch.pytest_rank import ASK, PLAN, RankPlan, failure_path, stack_path
 from zprof.notebook.run import AnalysedRun

@@ -24,8 +24,18 @@ from pathlib import Path
 from msgspec import Struct
 
 from zprof.base.errors import BadInput
-from zprof.cache.entry_lock import KEY_NAME, LOCK_NAME, hold_entry, lock_entry, remove_unused
-from zprof.cache.folder import IMPORT_SUFFIX, MAX_CLEANUP_S, is_owned_by_user, limit_cache, mark_as_used
+from zprof.cache.folder import (
+    IMPORT_SUFFIX,
+    KEY_NAME,
+    LOCK_NAME,
+    MAX_CLEANUP_S,
+    hold_entry,
+    is_owned_by_user,
+    limit_cache,
+    lock_entry,
+    mark_as_used,
+    remove_unused,
+)
 from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.collectors.read.imports.options import ImportOptions, ImportProgress
 from zprof.collectors.read.imports.origin import cache_root, write_origin

@@ -15,8 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from zprof.base.errors import BadInput
-from zprof.base.extras import Extra, require_extra
+from zprof.base.errors import BadInput, Extra, require_extra
 from zprof.process.workers import choose_start_method, hide_main_module, set_up_worker
 
 _Job = TypeVar("_Job")

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zprof.base.errors import BadInput
+from zprof.base.errors import BadInput, suggest_path
 from zprof.base.formatting import printable, shorten
-from zprof.base.suggestions import suggest_path
 from zprof.collectors.read.formats import (
     FORMATS,
     FileKind,

@@ -30,8 +30,8 @@ from zprof.collectors.read.kineto.trace import ABSENT, Int64s, ReadReport, TextC
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
-from zprof.run.arrow_arrays import make_array, make_masked, make_texts
 from zprof.run.ranges import RangeVerb
+from zprof.run.table_reader import make_array, make_masked, make_texts
 
 COPY_AGAIN = "copy the file again, or export the trace again"
 Tables = dict[str, Mapping[str, Sequence[Any]]]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zprof.base.errors import BadInput
-from zprof.run.arrow_arrays import make_masked, make_texts
+from zprof.run.table_reader import make_masked, make_texts
 
 HINT = "dump the snapshot again with torch.cuda.memory._dump_snapshot"
 Integers = npt.NDArray[np.int64]

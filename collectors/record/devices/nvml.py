@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from zprof.base.extras import Extra, get_install_command
+from zprof.base.errors import Extra, get_install_command
 from zprof.collectors.record.base import first_line
 from zprof.collectors.record.devices.cuda import DeviceIdentity
 from zprof.model.gap_texts import make_gap

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from zprof.base.extras import Extra, require_extra
+from zprof.base.errors import Extra, require_extra
 
 if find_spec("torch") is None:
     require_extra(Extra.RECORD, "zprof.record")

@@ -13,8 +13,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from zprof.base.errors import BadInput
-from zprof.base.suggestions import suggest_path
+from zprof.base.errors import BadInput, suggest_path
 
 
 def is_python_program(command: Sequence[str]) -> bool:

@@ -36,7 +36,7 @@ from zprof.run.manifest import (
     read_run_manifest,
     write_endings,
 )
-from zprof.run.output_lock import find_write_error
+from zprof.run.output_path import find_write_error
 
 _PROC = Path("/proc")
 #: Fields of proc_pid_stat(5), counted after the name in parentheses.

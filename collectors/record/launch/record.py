@@ -12,8 +12,7 @@ from typing import IO
 
 from msgspec.structs import replace
 
-from zprof.base.errors import BadInput
-from zprof.base.extras import Extra, require_extra
+from zprof.base.errors import BadInput, Extra, require_extra
 from zprof.base.formatting import format_next_step
 from zprof.collectors.record.launch import in_process
 from zprof.collectors.record.launch.rank_ends import (
@@ -34,10 +33,9 @@ from zprof.model.endings import describe_endings
 from zprof.model.gaps import GapKind
 from zprof.process.command import GRACE_S, CommandObserver, run_command
 from zprof.process.identity import START, read_name_and_fields
+from zprof.run.files import make_scratch_folder, open_scratch_folder, remove_leftovers
 from zprof.run.manifest import RANK_NAME, RankManifest, read_rank_manifest, read_run_manifest
-from zprof.run.output_lock import find_write_error, lock_output
-from zprof.run.output_path import check_output_path, replace_run
-from zprof.run.scratch_folder import make_scratch_folder, open_scratch_folder, remove_leftovers
+from zprof.run.output_path import check_output_path, find_write_error, lock_output, replace_run
 
 PrintNote = Callable[[str], None]
 #: Ranks that the note lists.

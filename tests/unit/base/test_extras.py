@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from zprof.base.errors import BadInput
-from zprof.base.extras import Extra, MissingPackage, get_install_command, is_installed, require_extra
+from zprof.base.errors import (
+    BadInput,
+    Extra,
+    MissingPackage,
+    get_install_command,
+    is_installed,
+    require_extra,
+)
 
 EXTRAS = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
     "optional-dependencies"
@@ -24,7 +30,7 @@ def test_an_extra_that_is_named_can_be_installed(extra: Extra) -> None:
 def test_a_missing_package_is_an_error_with_the_command_to_type(
     extra: Extra, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zprof.base.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("zprof.base.errors.find_spec", lambda name: None)
     with pytest.raises(MissingPackage) as raised:
         require_extra(extra, "some command")
     error = raised.value

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_calls import Call
-from zprof.base.suggestions import suggest_path
+from zprof.base.errors import suggest_path
 
 
 @pytest.mark.parametrize(

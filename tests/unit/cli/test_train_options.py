@@ -11,7 +11,7 @@ from tests.support.full_disk import MESSAGE, limit_files
 from tests.support.schedules import Spec, play, write
 from zprof.integrations import reference_job
 from zprof.integrations.reference_job import ReferenceJob, ReferenceJobResult
-from zprof.run.output_lock import lock_output
+from zprof.run.output_path import lock_output
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from zprof.base.extras import Extra
+from zprof.base.errors import Extra
 from zprof.cli import main
 from zprof.integrations.doctor import ProbeAnswer, examine, run_probe
 from zprof.model.doctor import CheckStatus, DoctorCheck

@@ -10,7 +10,7 @@ from zprof.analysis.zero_formulas import compute_expected_volume
 from zprof.model.job import H100, V100, Batch, Degrees, ElementBytes, Job, ModelUnit, Overlap
 from zprof.model.plan import Scheme
 from zprof.model.training import TrainingFacts
-from zprof.planner.link_traffic import plan_traffic
+from zprof.planner.plan import plan_traffic
 from zprof.planner.planned_step import plan_step
 from zprof.step.from_plan import (
     RankRing,

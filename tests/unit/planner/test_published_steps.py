@@ -7,7 +7,7 @@ from tests.support.planned_jobs import known_step as step
 from tests.support.planned_jobs import seven, trillion
 from zprof.model.job import A100, H100, PRESETS, V100, Degrees, Hardware, Job
 from zprof.model.plan import Scheme
-from zprof.planner.link_traffic import plan_traffic
+from zprof.planner.plan import plan_traffic
 from zprof.planner.sensitivity import with_bandwidth
 from zprof.step.from_plan import make_data_group
 

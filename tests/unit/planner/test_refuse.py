@@ -20,8 +20,7 @@ from zprof.model.job import (
     Residual,
     Shape,
 )
-from zprof.planner.model_presets import MODEL_PRESETS
-from zprof.planner.model_shapes import count_parameters
+from zprof.planner.model_shapes import MODEL_PRESETS, count_parameters
 from zprof.planner.refusals import refuse_impossible
 
 SHAPE = Shape(layers=48, hidden=1600, vocabulary=51_200, context=1024, heads=16)

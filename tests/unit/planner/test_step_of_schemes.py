@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from tests.support.planned_jobs import known_step as step
 from zprof.model.job import V100, Batch, Degrees, Job, ModelUnit, Residual, Shape
 from zprof.model.plan import Axis, LinkTraffic, Scheme
-from zprof.planner.link_traffic import plan_traffic
 from zprof.planner.parallelism import (
     compute_block_traffic,
     compute_gpipe_flow,
     compute_pipedream_flow,
     transfer_ns,
 )
+from zprof.planner.plan import plan_traffic
 
 SHAPE = Shape(layers=16, hidden=8192)
 TENSOR = 32 * 1024 * 8192

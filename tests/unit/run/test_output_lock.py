@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from zprof.base.errors import BadInput
-from zprof.run.output_lock import lock_output
+from zprof.run.output_path import lock_output
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from zprof.run.output_lock import lock_output
+from zprof.run.output_path import lock_output
 with lock_output(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

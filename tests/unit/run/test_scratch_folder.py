@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_calls import run_python
-from zprof.run.scratch_folder import make_scratch_folder, open_scratch_folder, remove_leftovers
+from zprof.run.files import make_scratch_folder, open_scratch_folder, remove_leftovers
 
 MAKE = """
 import tempfile, sys
 tempfile.tempdir = sys.argv[1]
-from zprof.run.scratch_folder import make_scratch_folder
+from zprof.run.files import make_scratch_folder
 print(make_scratch_folder('record'))
 """
 

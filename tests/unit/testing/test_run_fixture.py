@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.pytest_suites import RUNS
-from zprof.base.errors import BadInput, ZprofError
-from zprof.base.extras import MissingPackage
+from zprof.base.errors import BadInput, MissingPackage, ZprofError
 from zprof.collectors.record.launch.pytest_rank import RankPlan, failure_path, stack_path
 from zprof.testing.run_fixture import RunFixture, describe_failure, describe_timeout
 

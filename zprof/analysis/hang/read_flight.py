@@ -304,8 +304,8 @@ class _Entries:
 
 def read_columns(run: Run, rank: int) -> Columns:
     """Return the columns of the rank's entries, in the order in which they were entered; none: empty ones."""
-    from zprof.run.arrow_arrays import make_empty_table
     from zprof.run.schema import TABLES
+    from zprof.run.table_reader import make_empty_table
 
     if run.has_table(rank, FLIGHT):
         return Columns.from_arrow(run.table(rank, FLIGHT, _COLUMNS))

@@ -57,9 +57,9 @@ from zprof.model.gaps import Gap
 from zprof.model.memory import Basis, DeviceMemory, MemoryPart, PeakGrowth, RankMemory
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.training import Phase
-from zprof.run.arrow_arrays import make_empty_table
 from zprof.run.reader import Run
 from zprof.run.schema import TABLES
+from zprof.run.table_reader import make_empty_table
 
 #: Smaller shares of the peak without an owner round to 0.0 %: nothing worth a remedy is missing.
 _MIN_UNOWNED_RATIO = 0.0005

@@ -39,9 +39,9 @@ from zprof.analysis.time.phases import (
     locate_instants,
 )
 from zprof.base.errors import MissingData
-from zprof.run.arrow_arrays import make_array, read_numbers
 from zprof.run.ranges import RangeVerb, parse_range
 from zprof.run.reader import Run
+from zprof.run.table_reader import make_array, read_numbers
 
 #: Maximum stream and thread lanes; the least busy are dropped.
 MAX_LANES = 24

@@ -11,7 +11,7 @@ from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Intervals
 from zprof.analysis.step_timeline.lane import TimelineLane
 from zprof.analysis.time.events import CALL_CATEGORIES
-from zprof.run.arrow_arrays import read_known, read_numbers
+from zprof.run.table_reader import read_known, read_numbers
 
 
 class TimelineEvent(Struct, frozen=True, kw_only=True):

@@ -21,8 +21,8 @@ from msgspec import Struct
 from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
 from zprof.model.collectives import is_collective_kernel
-from zprof.run.arrow_arrays import join_chunks, read_known, read_numbers
 from zprof.run.ranges import RangeVerb, parse_range
+from zprof.run.table_reader import join_chunks, read_known, read_numbers
 
 #: Placeholder for the stream of a row without one.
 NO_STREAM = np.iinfo(np.int64).min

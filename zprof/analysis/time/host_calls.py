@@ -32,8 +32,8 @@ from zprof.analysis.columns import Mask
 from zprof.analysis.intervals import EMPTY, NO_INTS, Int64s, Intervals, covered, intersect, intervals, union
 from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.events import CALL_CATEGORIES, EventColumns, EventView, decode_events
-from zprof.run.arrow_arrays import join_chunks, make_array, read_numbers
 from zprof.run.reader import Run
+from zprof.run.table_reader import join_chunks, make_array, read_numbers
 
 #: A copy call without a copy in the trace that took this long did not only enqueue it.
 _MIN_BLOCKED_NS = 1_000_000

@@ -31,8 +31,8 @@ from zprof.base.errors import BadInput
 from zprof.base.formatting import printable
 from zprof.model.collectives import is_collective_kernel
 from zprof.model.findings import SourceLocation
-from zprof.run.arrow_arrays import read_numbers
 from zprof.run.reader import Run
+from zprof.run.table_reader import read_numbers
 from zprof.run.user_code import make_user_location, parse_profiler_call
 
 #: A collective that is waited for this soon after a scalar was read was waited for by the read.

@@ -34,9 +34,9 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import WindowPolicy
-from zprof.run.arrow_arrays import make_array, make_masked, read_known, read_numbers
 from zprof.run.reader import Run
 from zprof.run.schema import TEXT
+from zprof.run.table_reader import make_array, make_masked, read_known, read_numbers
 
 _EVENT_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "bytes")
 _TABLES = ("events", "collectives", "mark")

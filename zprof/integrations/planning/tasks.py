@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from zprof.base.errors import BadInput
-from zprof.base.extras import Extra, require_extra
+from zprof.base.errors import BadInput, Extra, require_extra
 from zprof.integrations.planning.child_process import LIMITS, run_task
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap

@@ -7,8 +7,7 @@ import pytest
 from zprof.base.errors import BadInput
 from zprof.model.job import Job, Shape
 from zprof.planner.gpt_units import with_units
-from zprof.planner.model_presets import MODEL_PRESETS, find_preset
-from zprof.planner.model_shapes import count_parameters
+from zprof.planner.model_shapes import MODEL_PRESETS, count_parameters, find_preset
 
 #: Labels are rounded, some with the tables of words and positions and some without.
 TOLERANCE = 0.031

@@ -37,7 +37,7 @@ from zprof.planner.memory.walk.layout import (
     storage_block_elements,
     sum_padded_trained_elements,
 )
-from zprof.planner.unit_moments import UnitMoment
+from zprof.planner.unit_times import UnitMoment
 
 _ENGINE = "reference engine"
 _PAPER = "arXiv 1910.02054"

@@ -61,7 +61,7 @@ from zprof.planner.memory.walk.ledger import (
     compute_backend_copy,
 )
 from zprof.planner.rounding import ceil_div
-from zprof.planner.unit_moments import UnitMoment, UnitMoments, with_gradients
+from zprof.planner.unit_times import UnitMoment, UnitMoments, with_gradients
 from zprof.step.schedule import (
     Await,
     Compute,
