@@ -189,7 +189,7 @@ ANALYSIS_GAP_TEXTS = {
     "volume_of_shards": GapText(
         GapKind.VOLUME,
         "volume",
-        "{unsized} of {collectives} collectives are all-gathers in groups of unknown size: only the size of "
+        "{parts} of {rows} collectives are all-gathers in groups of unknown size: only the size of "
         "a rank's part was recorded",
         "record ranks with a GPU: NCCL's events name their group",
     ),

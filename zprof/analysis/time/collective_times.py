@@ -315,9 +315,7 @@ def measure_volume(
     is_shard_sized &= collectives.texts("group").equals(UNKNOWN_GROUP) & (collectives.ints("group_size") == 0)
     if is_shard_sized.any():
         if training.replica_ranks is None:
-            return None, [
-                make_gap("volume_of_shards", unsized=is_shard_sized.sum(), collectives=counted.sum())
-            ]
+            return None, [make_gap("volume_of_shards", parts=is_shard_sized.sum(), rows=counted.sum())]
         # Hybrid sharding gathers within the shard group only.
         whole = sizes * np.where(is_shard_sized, training.shard_ranks or 1, 1)
         collectives = collectives.with_columns(bytes=whole)
