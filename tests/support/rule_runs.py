@@ -129,14 +129,6 @@ def with_clocks(analysis: RunAnalysis, *, uncertainty_ns: int = 0, noise_floor_n
     return replace(made, time=replace(made.time, alignment=alignment))
 
 
-def wall_for(value: float, ratio: float) -> float:
-    """Return a wall of which ``ratio`` is this value, to the last bit."""
-    wall = value / ratio
-    near = [wall, *(np.nextafter(wall, to) for to in (0.0, np.inf))]
-    near += [np.nextafter(other, to) for other in near for to in (0.0, np.inf)]
-    return float(next(other for other in near if ratio * other == value))
-
-
 def on_one_rank(analysis: RunAnalysis) -> RunAnalysis:
     return replace(analysis, run=replace(analysis.run, world_size=1))
 

@@ -1,7 +1,6 @@
 """Drawings as blocks and pictures: to scale, the worst cell and the peak are kept, points are capped."""
 
 import xml.etree.ElementTree as ElementTree
-from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from zprof.model.report import Report
 from zprof.reports.formats import by_name
 from zprof.reports.page import AreaChart
 from zprof.reports.pages import ranks
-from zprof.reports.pages.memory_timeline import MAX_POINTS, build_timeline_section, find_highest_curve
+from zprof.reports.pages.memory_timeline import MAX_POINTS, build_timeline_section
 from zprof.reports.pages.ranks import Measured, heat_map, split_evenly
 from zprof.reports.pages.tenants import ORDER
 from zprof.reports.svg_memory import render
@@ -110,13 +109,6 @@ def test_areas_of_the_picture_have_the_height_of_their_bytes() -> None:
     for values in tenants.values():
         assert format_bytes(values[1]) in texts
     assert f"peak {format_bytes(sum(values[1] for values in tenants.values()))}" in texts
-
-
-def test_each_area_stands_on_the_one_below() -> None:
-    curve = find_highest_curve(memory_only())
-    assert curve is not None
-    for (_, _, upper), (_, lower, _) in pairwise(curve.bands):
-        assert upper == lower
 
 
 def test_the_timeline_with_the_highest_point_is_drawn() -> None:

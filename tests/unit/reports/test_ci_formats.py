@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from tests.support import junit_schema, sarif_schema
 from tests.support.diagnosis_reports import against_baseline, alone
-from tests.support.judged_checks import CHECKS, EXACT, FAILED, TENANT, UNKNOWN, check
+from tests.support.judged_checks import CHECKS, FAILED, check
 from tests.support.markdown_reading import visible
 from tests.support.reports import SITUATIONS, slower, trace
 from zprof.base.errors import BadInput
-from zprof.model.comparison import GateResult, Outcome
+from zprof.model.comparison import Outcome
 from zprof.model.findings import Confidence, Severity, SourceLocation
 from zprof.model.quantities import Value, format_value
 from zprof.model.report import VerdictStatus
@@ -29,7 +29,7 @@ from zprof.reports.formats import (
     render_page_markdown,
     render_page_text,
 )
-from zprof.reports.pages.check import build_check_page, format_change
+from zprof.reports.pages.check import build_check_page
 
 
 @pytest.mark.parametrize("formats", [FORMATS, CHECK_FORMATS, COMPARISONS])
@@ -133,19 +133,6 @@ def test_the_same_figures_stand_in_every_output() -> None:
             assert shown in page
             assert shown in comment
             assert numbers.get(f"{result.limit.gate}.{name}") == (None if entry[name] is None else shown)
-
-
-@pytest.mark.parametrize(
-    ("result", "written"),
-    [
-        (TENANT, "+512 B"),
-        (UNKNOWN, "-"),
-        (replace(UNKNOWN, value=0.789), "-3.1 pt"),
-        (replace(EXACT, baseline=0.0), "+27"),
-    ],
-)
-def test_a_change_is_in_percent_points_or_its_unit(result: GateResult, written: str) -> None:
-    assert format_change(result) == written
 
 
 @pytest.mark.parametrize(

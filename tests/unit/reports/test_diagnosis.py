@@ -3,8 +3,6 @@
 from msgspec.structs import replace
 
 from tests.support.diagnosis_reports import (
-    FULL,
-    LATE,
     against_baseline,
     alone,
 )
@@ -15,23 +13,6 @@ from zprof.reports.pages.diagnosis import build_diagnosis_page
 
 def render(report: Report) -> str:
     return render_page_text(build_diagnosis_page(report))
-
-
-def test_a_finding_is_said_once_and_a_guess_has_no_fix() -> None:
-    text = " ".join(render(against_baseline()).split())
-    assert (text.count(LATE.sentence), text.count(FULL.sentence)) == (1, 1)
-    assert "fix_of_straggler_rank" not in text
-    assert text.index("ZP301") > text.index("ZP409") > text.index("fix_of_no_prefetch")
-
-
-def test_what_hardly_costs_time_is_folded_and_counted() -> None:
-    """LATE and FULL stay; of 1 % of the step and less, and of many guesses, only the number is said."""
-    report = against_baseline()
-    tiny = [replace(FULL, id=f"ZP90{number}", saving_ns=(1, 2)) for number in range(4)]
-    text = render(replace(report, findings=(*report.findings, *tiny)))
-    assert "ZP90" not in text
-    assert "4 more findings" in text
-    assert len(text.splitlines()) <= 45
 
 
 def test_what_no_finding_claims_is_never_hidden() -> None:

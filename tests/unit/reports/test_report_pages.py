@@ -7,18 +7,16 @@ from msgspec.structs import replace
 
 from tests.support.markdown_reading import visible
 from tests.support.memories import memory_of
-from tests.support.report_pages import both_runs, shown
+from tests.support.report_pages import shown
 from tests.support.reports import memory_only, slower, snapshot
 from tests.support.unsplit_ranks import make_unsplit
 from zprof.base.formatting import format_bytes
-from zprof.model.comparison import ComparedRow, ComparedSection
 from zprof.model.findings import Evidence
 from zprof.model.report import Difference, Report
 from zprof.model.tenants import Tenant
 from zprof.reports.formats import render_page_markdown, render_page_text
 from zprof.reports.page import Page, Paragraph
 from zprof.reports.page import Section as PageSection
-from zprof.reports.pages.compare import build_compare_page, format_change
 from zprof.reports.pages.report import build_report_page
 
 each_output = pytest.mark.parametrize("output", ["txt", "md", "html"])
@@ -119,42 +117,3 @@ def test_lists_that_are_cut_are_counted() -> None:
     comparison = replace(compared.comparison, differences=differences)
     document = visible(markdown(replace(compared, comparison=comparison, findings=(finding,))))
     assert all(each in document for each in ("setting 23", "old|value", "24 of 30", "16 of 30"))
-
-
-def test_a_comparison_leaves_out_equal_settings_and_empty_rows() -> None:
-    short, whole = (
-        render_page_text(build_compare_page(both_runs(), everything=everything))
-        for everything in (False, True)
-    )
-    for row in ("world size", "exposed copies"):
-        assert (row in short, row in whole) == (False, True)
-    assert "MODELLED" in short
-    assert "unknown" in line_of(short, "measured bytes per rank")
-
-
-def test_a_comparison_of_many_ranks_shows_some() -> None:
-    rows = (ComparedRow(name="wall_ns", unit="ns", a=1, b=2),)
-    titles = [f"rank {rank}{late}" for rank in range(64) for late in ("", " as the late one")]
-    many = tuple(ComparedSection(title=title, note="a step", rows=rows) for title in titles)
-    page = replace(both_runs(), sections=many)
-    assert render_page_text(build_compare_page(page)).count("\nRANK ") == 8
-    assert render_page_text(build_compare_page(page, everything=True)).count("\nRANK ") == 128
-
-
-@pytest.mark.parametrize(
-    ("unit", "a", "b", "written"),
-    [
-        ("ns", 100, 199, "+99.0 %"),
-        ("ns", 100, 200, "x 2.0"),
-        ("ns", 0, 5, "new"),
-        ("ns", 0, 0, ""),
-        ("ns", None, 5, ""),
-        ("ns", 10_000, 10_004, ""),
-        ("ratio", 0.5, 0.25, "-25.0 pt"),
-        ("text", "a", "b", ""),
-    ],
-)
-def test_a_change_is_in_percent_points_or_a_factor(
-    unit: str, a: float | str | None, b: float | str | None, written: str
-) -> None:
-    assert format_change(ComparedRow(name="x", unit=unit, a=a, b=b)) == written

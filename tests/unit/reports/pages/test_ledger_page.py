@@ -10,13 +10,12 @@ from zprof.model.quantities import Value
 from zprof.model.report import Report
 from zprof.reports.pages.findings import build_findings_table
 from zprof.reports.pages.head import build_rest_table, format_warning, format_warning_cell
-from zprof.reports.pages.ledger import build_ledger_section, build_ledger_table, layout_bars, step_ns
+from zprof.reports.pages.ledger import build_ledger_section, build_ledger_table, step_ns
 from zprof.reports.table import Bar, Table
 from zprof.tui.session import LoadedRun
 from zprof.tui.table_view import get_text
 
 REPORTS = {**DIAGNOSES, **SITUATIONS}
-STEP = "wall_ns"
 
 
 def rows(table: Table) -> dict[str, list[str]]:
@@ -63,26 +62,6 @@ def test_the_waterfall_has_no_gaps_and_ends_at_the_whole(name: str) -> None:
         assert start == pytest.approx(end, abs=0.001)
         end = low + high - start
     assert {round(edge, 3) for edge in whole} == {round(zero, 3), round(end, 3)}
-
-
-@pytest.mark.parametrize(
-    ("delta", "bars"),
-    [
-        ((100, 30, -50), [(0, 100), (100, 130), (80, 130), (0, 80)]),
-        ((0, 20, -50), [(0, 0), (30, 50), (0, 50), (0, 30)]),
-    ],
-    ids=["slower", "faster"],
-)
-def test_a_term_that_shrank_goes_back(delta: tuple[int, ...], bars: list[tuple[int, int]]) -> None:
-    terms = ["exposed_transfer_ns", "compute_ns", "idle_ns"]
-    zero = dict.fromkeys(("exposed_wait_ns", "exposed_memcpy_ns", "unexplained_ns"), 0)
-    turned = with_delta(REPORTS["against_baseline"](), zero | dict(zip(terms, delta, strict=True)))
-    shown = {term: bar for term, bar in zip([*terms, STEP], bars, strict=True) if bar[1]}
-    segments = layout_bars(turned, [term for term in shown if term != STEP])
-    whole = max(end for _, end in bars)
-    for term, (begin, end) in shown.items():
-        found = segments[term].segments[0][1:]
-        assert found == (pytest.approx(begin / whole), pytest.approx(end / whole)), term
 
 
 @pytest.mark.parametrize("name", REPORTS)
