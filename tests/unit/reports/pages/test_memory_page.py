@@ -13,11 +13,11 @@ from tests.support.reports import memory_only, slower, snapshot
 from tests.support.tui_memory import on_a_device, with_memory
 from zprof.model.cursor import follow, read
 from zprof.model.endings import OutOfMemory
-from zprof.model.memory import FormulaCheck, GroupChange, RankSpread
+from zprof.model.memory import Allocation, FormulaCheck, GroupChange, RankSpread
 from zprof.model.quantities import Value
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant
-from zprof.reports.page import Bars, Section
+from zprof.reports.page import Bars, Note, Section
 from zprof.reports.pages.memory import (
     build_history_sections,
     build_memory_detail_section,
@@ -26,6 +26,7 @@ from zprof.reports.pages.memory import (
 from zprof.reports.pages.memory_allocations import (
     build_allocation_table,
     describe_allocation,
+    find_user_frame,
 )
 from zprof.reports.pages.memory_changes import build_rank_spread_section
 from zprof.reports.pages.memory_device import build_device_section, build_out_of_memory_section
@@ -140,6 +141,17 @@ def test_an_allocation_opens_its_stack_and_a_guessed_tenant_is_marked(alone: Loa
     assert get_text(guessed.rows[0].cells[2]) == "~activations"
 
 
+def test_the_telling_frame_is_the_innermost_of_the_program() -> None:
+    torch, own = "/venv/lib/python3.11/site-packages/torch/nn/linear.py:1 forward", "/a/b/m.py:2 f"
+    for stack, frame in (
+        ((torch, own), "a/b/m.py:2 f"),
+        ((torch,), "torch/nn/linear.py:1 forward"),
+        ((), ""),
+    ):
+        entry = Allocation(rank=0, bytes=1, tenant="activations", sub="", module="", stack=stack)
+        assert find_user_frame(entry) == frame
+
+
 FAILURE = OutOfMemory(
     rank=3, device="cuda:1", time_ns=5, requested_bytes=2 * GIB, driver_bytes=3 * GIB,
     device_free_bytes=None, live_bytes=7 * GIB, allocated_bytes=8 * GIB, awaiting_free_bytes=0,
@@ -198,3 +210,10 @@ def test_ranks_are_compared_from_a_few_percent_on_and_rows_sum_to_both_peaks() -
     assert rest[1:] == ["100.0 MiB", "120.0 MiB", "+20.0 MiB"]
     assert total[1:] == ["100.0 MiB", "160.0 MiB", "+60.0 MiB"]
     assert all(row[1:] == ["0 B", "10.0 MiB", "+10.0 MiB"] for row in rows)
+
+
+def test_only_ranks_unlike_the_others_are_named() -> None:
+    (section,) = build_rank_spread_section(with_peaks(100, 160, 101, 40, 99, 100))
+    (note,) = [block.text for block in section.blocks if isinstance(block, Note)]
+    _, _, outliers = note.partition("(")[2].partition("(")
+    assert "above: rank 1, below: rank 3" in outliers
