@@ -18,8 +18,8 @@ from zprof.collectors.read.kineto.convert import SequenceNumbers, Tables, conver
 from zprof.collectors.read.kineto.reading.reader import read_trace
 from zprof.collectors.record.base import WindowRows, first_line
 from zprof.collectors.record.host_stacks import HostStacks
-from zprof.collectors.record.pending_works import PendingWorks
 from zprof.collectors.record.profiler_session import (
+    PendingWorks,
     ProfilerSession,
     list_activities,
 )

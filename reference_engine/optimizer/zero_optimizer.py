@@ -5,6 +5,13 @@ Optimizer state per element of the shard: 8 bytes for both moments, 12 with fp32
 A unit has one step count and is one segment as long as each of its parameters has a gradient on this rank in
 every step.  From the first step in which a parameter has none, that parameter has its own step count (4
 bytes), which is not incremented in steps in which no rank has a gradient for it.
+
+Resolve parameter groups as torch's optimizers take them: parameters with their own hyperparameters.
+
+    zero(model, config, groups=[{"params": decayed}, {"params": biases, "weight_decay": 0.0, "lr": 1e-4}])
+
+The config has the defaults.  Groups determine which parameters share a flat unit, so ``zero()`` fixes their
+members; hyperparameters may change later.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

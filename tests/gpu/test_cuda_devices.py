@@ -12,8 +12,7 @@ import pytest
 import torch
 
 import zprof
-from zprof.collectors.record.devices.cuda import TorchCuda
-from zprof.collectors.record.devices.nvml import load_pynvml
+from zprof.collectors.record.devices.nvml import TorchCuda, load_pynvml
 from zprof.collectors.record.devices.watch import DeviceRow, DeviceSampler, SamplingPace
 from zprof.collectors.record.logs import SampleLog
 

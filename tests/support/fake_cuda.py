@@ -1,6 +1,6 @@
 """torch's side of a GPU without a GPU, for tests of device counters."""
 
-from zprof.collectors.record.devices.cuda import DeviceIdentity
+from zprof.collectors.record.devices.nvml import DeviceIdentity
 
 
 class FakeCuda:

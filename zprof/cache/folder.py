@@ -3,6 +3,10 @@
 ``$XDG_CACHE_HOME/zprof`` (default ``~/.cache/zprof``) has ``imports``, one folder per raw file or folder that
 was passed instead of a run, and ``reports``, one file per finished report. Nothing there is needed: what is
 removed is made again. Links and what another user owns are neither read nor removed.
+
+Lock imports in the cache: who reads one holds it until the process ends, and nobody removes what is held.
+
+No function waits for a lock: a suspended process, or one on another machine, may hold it for ever.
 """
 
 import errno

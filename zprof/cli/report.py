@@ -110,6 +110,6 @@ def _measure(run: "Run", baseline: "Run | None", only: str | None, options: Meas
 
 
 def _add_hta(report: "Report", run: Path) -> "Report":
-    from zprof.integrations.hta.second_opinion import add_second_opinion
+    from zprof.integrations.hta.verification import add_second_opinion
 
     return add_second_opinion(report, run)

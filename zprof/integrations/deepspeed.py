@@ -19,8 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from zprof.base.errors import BadInput
-from zprof.collectors.record.engines.deepspeed import detect_facts, is_deepspeed_engine, list_optimizers
-from zprof.collectors.record.engines.deepspeed_steps import call_update
+from zprof.collectors.record.engines.deepspeed import (
+    call_update,
+    detect_facts,
+    is_deepspeed_engine,
+    list_optimizers,
+)
 from zprof.collectors.record.recorder import Recorder, record
 from zprof.collectors.record.schedule import RecordingSchedule
 

@@ -1,4 +1,7 @@
-"""Charts of a report and of a run, drawn as SVG from the blocks that every other output draws."""
+"""Charts of a report and of a run, drawn as SVG from the blocks that every other output draws.
+
+Lanes are those of the terminal: one role per column of time.
+"""
 
 from base64 import b64encode
 from collections.abc import Callable

@@ -26,6 +26,14 @@ replicated on every rank):
 The root, vocabulary V and context c: token embedding Vh/N, positions ch, final norm 2h, head Vh/N if it is
 not tied. A vocabulary or context of 0 means that its tables are not counted. In a Llama block, norms and the
 router are replicated on every rank.
+
+List the known models by name: shapes of the ZeRO paper and of the Llama, Qwen and Mixtral families.
+
+Shapes of the paper come from its tables 5 (figure 2), 6 (figure 3), 7 (figure 6) and 10 (figure 4). Table 4
+prints hidden 4096 for 40B to 60B, which is an error: 12 * 88 * 4096^2 is only 17.7e9. Table 5 has the correct
+6144. If two tables give a model different shapes, the second preset has the shape in its name.
+
+Shapes of the other families are those of their published configurations; their parameter counts are exact.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,11 @@
-"""Plan a job under every scheme: memory, traffic and step of one device, with assumptions and gaps."""
+"""Plan a job under every scheme: memory, traffic and step of one device, with assumptions and gaps.
+
+Compute the bytes that one device transfers per step along each axis of parallelism.
+
+Data: gathers x psi + reductions x psi elements of the device's part of the model, with counts per stage
+(arXiv 1910.02054, section 7). Model: section 8. Pipeline: one activation tensor per boundary, each way. Shard
+padding is not included. Frozen parameters are gathered in stage 3 only and never reduced.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 

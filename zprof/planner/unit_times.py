@@ -9,6 +9,13 @@ weights have no weight-gradient product in the backward. The optimizer's update 
 
 Equal units are grouped in runs, so that a model with a hundred thousand layers plans as fast as one with ten.
 F is the vendor's peak for 16-bit matrices, or for fp32 without TF32 if a parameter element has 4 bytes.
+
+Compute the live bytes of a unit after each operator of its forward and backward.
+
+A pass is a list of steps: an operator allocates tensors, then tensors die. The live bytes are taken after
+each operator, while its inputs and outputs are both live, so the peak is one of these moments.
+
+Split matrices of model parallelism add sums over the ranks: Megatron-LM, arXiv 1909.08053, section 3.
 """
 
 import math

@@ -1,4 +1,10 @@
-"""Check, lock and replace the path of a run."""
+"""Check, lock and replace the path of a run.
+
+One output has one writer: a lock file beside the output, held while it is written.
+
+The lock belongs to the open file, so the system releases it when the process ends, however it ends. The file
+names its owner, for the message that another writer gets.
+"""
 
 import errno
 import fcntl

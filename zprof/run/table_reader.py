@@ -2,6 +2,10 @@
 
 Nothing in a run is trusted: schema, row count and checksum are compared with the manifest, and a table that
 would not fit in memory is refused by its declared size.
+
+``pa.array``, ``pa.scalar`` and ``Array.to_numpy`` import pandas: 50 MB of the memory of a program that is
+being recorded, and most of the time of a short command. So do functions of ``pyarrow.compute`` that are given
+a Python number.
 """
 
 import hashlib

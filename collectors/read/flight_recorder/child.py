@@ -16,8 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from zprof.base.errors import BadInput
-from zprof.collectors.read.flight_recorder.convert import convert_dump
-from zprof.collectors.read.flight_recorder.entries import DUMP_AGAIN, load_json
+from zprof.collectors.read.flight_recorder.convert import DUMP_AGAIN, convert_dump, load_json
 from zprof.collectors.read.pickle_sandbox import format_name, inflate, load_plain_data
 from zprof.model.gaps import Gap
 from zprof.process.sandbox import Limits, apply_limits

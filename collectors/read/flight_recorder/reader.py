@@ -18,7 +18,7 @@ from zprof.collectors.read.flight_recorder.child import (
     DumpAnswer,
     DumpJob,
 )
-from zprof.collectors.read.flight_recorder.entries import DUMP_AGAIN
+from zprof.collectors.read.flight_recorder.convert import DUMP_AGAIN
 from zprof.collectors.read.formats import FORMATS, FileKind
 from zprof.process.sandbox import ChildFailure, Limits, Sandbox, make_program
 

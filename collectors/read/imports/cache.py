@@ -6,6 +6,9 @@ and ``content.json`` (the files of the run, with their checksums). An import is 
 next to it and then renamed; it never changes afterwards. A process holds the lock of the import that it
 reads, and only what nobody holds is removed: imports with another key, damaged ones, and temporary folders of
 killed processes. Nothing is written next to the user's files.
+
+The list of files is stored next to the run in the cache, which stays on this machine. It is never part of the
+run, which may be shared, because paths disclose details of the machine.
 """
 
 import atexit
@@ -16,7 +19,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -29,6 +32,7 @@ from zprof.cache.folder import (
     KEY_NAME,
     LOCK_NAME,
     MAX_CLEANUP_S,
+    find_cache_folder,
     hold_entry,
     is_owned_by_user,
     limit_cache,
@@ -36,9 +40,8 @@ from zprof.cache.folder import (
     mark_as_used,
     remove_unused,
 )
-from zprof.collectors.read.imports.import_paths import import_paths
-from zprof.collectors.read.imports.options import ImportOptions, ImportProgress
-from zprof.collectors.read.imports.origin import cache_root, write_origin
+from zprof.collectors.read.imports.file_ranks import RankedFile
+from zprof.collectors.read.imports.import_paths import ImportOptions, ImportProgress, import_paths
 from zprof.collectors.read.imports.sources import Sources, find_sources, has_sources
 from zprof.model.cache import CacheKind
 from zprof.run.files import open_plain
@@ -52,6 +55,8 @@ _SUFFIXES = (".gz", ".zst", ".json", ".trace", ".pt", ".pickle", ".pkl")
 _MAX_NAME_BYTES = 200
 #: Increment this when the conversion of the same file changes.
 _CONVERSION_VERSION = 5
+ORIGIN_NAME = "files.json"
+_MAX_BYTES = 64 << 20
 
 
 class _Wanted(Struct, frozen=True, kw_only=True):
@@ -283,3 +288,30 @@ def _compute_key(path: Path, files: Sequence[Path]) -> str:
     ]
     versions = [__version__, RUN_SCHEMA, _CONVERSION_VERSION]
     return json.dumps({"path": str(path.resolve()), "files": stats, "made_by": versions}) + "\n"
+
+
+def cache_root() -> Path | None:
+    """Return the folder of all imports; None if the user has no home folder."""
+    folder = find_cache_folder()
+    return folder / CacheKind.IMPORTS if folder else None
+
+
+def write_origin(cache: Path, files: Sequence[RankedFile]) -> None:
+    """Write the list of files to the folder of the cache."""
+    by_rank = {str(file.rank): os.fspath(file.path.absolute()) for file in files}
+    (cache / ORIGIN_NAME).write_text(json.dumps(by_rank), encoding="ascii")
+
+
+def read_origin(run: Path) -> Mapping[int, Path] | None:
+    """Return the files by rank; None if ``run`` is not in this user's cache, or has no valid list."""
+    cache = run.parent
+    path = cache / ORIGIN_NAME
+    try:
+        if not cache.name.endswith(IMPORT_SUFFIX) or cache.stat().st_uid != os.geteuid():
+            return None
+        if path.is_symlink() or path.stat().st_size > _MAX_BYTES:
+            return None
+        by_rank = json.loads(path.read_text(encoding="ascii"))
+        return {int(rank): Path(name) for rank, name in by_rank.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return None

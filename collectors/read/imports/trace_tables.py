@@ -15,7 +15,7 @@ from zprof.collectors.read.kineto.convert import (
     convert_collectives,
     list_read_gaps,
 )
-from zprof.collectors.read.kineto.device.unknown_lanes import detect_device, find_unknown_lanes
+from zprof.collectors.read.kineto.device.metadata import detect_device, find_unknown_lanes
 from zprof.collectors.read.kineto.reading.reader import read_trace
 from zprof.collectors.read.kineto.steps import mark_steps
 from zprof.model.gap_texts import make_gap

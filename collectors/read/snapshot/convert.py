@@ -17,11 +17,12 @@ import pyarrow as pa
 from msgspec import Struct
 
 from zprof.collectors.read.pickle_sandbox import format_name
-from zprof.collectors.read.snapshot.block_sizes import compute_driver_bytes
+from zprof.collectors.read.snapshot.block_sizes import AllocatorSettings, compute_driver_bytes, read_settings
 from zprof.collectors.read.snapshot.columns import (
     Budget,
     Integers,
     Row,
+    StackTable,
     factorize_texts,
     make_damaged_error,
     read_column,
@@ -32,8 +33,6 @@ from zprof.collectors.read.snapshot.columns import (
 )
 from zprof.collectors.read.snapshot.device import DeviceTables, build_device_tables
 from zprof.collectors.read.snapshot.segments import read_final_segments, read_pools
-from zprof.collectors.read.snapshot.settings import AllocatorSettings, read_settings
-from zprof.collectors.read.snapshot.stacks import StackTable
 from zprof.collectors.read.snapshot.trace import DeviceTrace, TraceAction, read_device_trace
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap

@@ -13,11 +13,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.collectors.read.snapshot.block_sizes import measure_blocks
+from zprof.collectors.read.snapshot.block_sizes import AllocatorSettings, measure_blocks
 from zprof.collectors.read.snapshot.columns import (
     Flags,
     Integers,
     Row,
+    StackTable,
     factorize_texts,
     nullable_integers,
     read_column,
@@ -30,8 +31,6 @@ from zprof.collectors.read.snapshot.segments import (
     find_segment_spans,
     read_pools,
 )
-from zprof.collectors.read.snapshot.settings import AllocatorSettings
-from zprof.collectors.read.snapshot.stacks import StackTable
 from zprof.collectors.read.snapshot.trace import DeviceTrace, TraceAction
 
 #: No event: the block is still in use, or existed before the first entry.

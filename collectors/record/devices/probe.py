@@ -13,8 +13,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from zprof.collectors.record.devices.cuda import CudaQueries
-from zprof.collectors.record.devices.nvml import QueryFailure, UnusableAnswer, explain_nvml_error, find_handle
+from zprof.collectors.record.devices.nvml import (
+    CudaQueries,
+    QueryFailure,
+    UnusableAnswer,
+    explain_nvml_error,
+    find_handle,
+)
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
 

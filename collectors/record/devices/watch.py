@@ -26,9 +26,10 @@ from msgspec.structs import fields
 
 from zprof.collectors.read.kineto.process_groups import format_ranks
 from zprof.collectors.record.base import Columns, first_line
-from zprof.collectors.record.devices.cuda import CudaQueries, TorchCuda
 from zprof.collectors.record.devices.nvml import (
+    CudaQueries,
     LoadLibrary,
+    TorchCuda,
     has_nvidia_driver,
     load_pynvml,
     open_nvml,

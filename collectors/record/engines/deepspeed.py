@@ -3,18 +3,28 @@ nothing) from them.
 
 DeepSpeed is never imported here: a program that does not use it must not pay for it. Only attributes that
 its engines, its ZeRO optimizers and its configuration have had for several releases are read.
+
+Gradients of stages 1 to 3 are not in ``.grad`` when the optimizer runs, master weights of stage 3 are not in
+the optimizer's groups, and a parameter is gathered into a new tensor each time.
+
+The optimizer inside an engine steps once per parameter group or sub-group, steps once while the engine is set
+up, and does not step at all if the loss scale overflows. The engine's own count of updates is the step.
 """
 
+import functools
 import gc
 import sys
-from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 
+from zprof.collectors.record.memory.log import StorageRole
 from zprof.collectors.record.memory.storages import find_nested_tensors
+from zprof.model.tenants import Tenant
 from zprof.model.training import EngineSetting, SettingEffect, TrainingFacts
 
 ENGINE_MODULE = "deepspeed.runtime.engine"
@@ -54,6 +64,29 @@ _OPTIONS = (
 _OFFLOADS = ("offload_optimizer", "offload_param")
 _NO_OFFLOAD = "none"
 _MIN_POWER = 10_000
+_PARTITION = StorageRole(Tenant.GRADIENTS, "partition", "engine")
+_ACCUMULATED = StorageRole(Tenant.GRADIENTS, "accumulated", "engine")
+_MASTER = StorageRole(Tenant.OPTIMIZER_STATE, "master", "engine")
+BUCKET = StorageRole(Tenant.COMMUNICATION_BUFFERS, "reduce_bucket", "engine")
+_STAGING = StorageRole(Tenant.COMMUNICATION_BUFFERS, "offload_staging", "engine")
+
+#: Attributes of the ZeRO optimizers, and who owns the tensors in them.
+_ATTRIBUTES = (
+    ("averaged_gradients", _PARTITION),
+    ("all_grad_tensors", _PARTITION),
+    *((name, _ACCUMULATED) for name in KEPT_GRADIENTS),
+    ("fp32_groups_gradients", _ACCUMULATED),
+    ("temp_grad_buffer_for_cpu_offload", _STAGING),
+    ("temp_grad_buffer_for_gpu_offload", _STAGING),
+    ("param_buffer_of_bit16_for_cpu_offload_groups", _STAGING),
+)
+_COORDINATOR = "deepspeed.runtime.zero.partitioned_param_coordinator"
+_PACKAGE = "deepspeed."
+#: Classes and methods that update the model, where their modules are imported.
+_UPDATES = (
+    (ENGINE_MODULE, "DeepSpeedEngine", "step"),
+    ("deepspeed.runtime.pipe.engine", "PipelineEngine", "train_batch"),
+)
 
 
 def is_deepspeed_engine(model: Any) -> bool:
@@ -297,3 +330,181 @@ def _format(value: Any) -> str:
         if isinstance(value, int) and value >= 10_000 and value == float(f"{value:g}")
         else str(value)
     )
+
+
+def iter_held_tensors(engine: Any) -> Iterator[tuple[StorageRole, torch.Tensor]]:
+    """Yield each tensor that an engine holds for its sharding, with its owner."""
+    optimizer = engine.optimizer
+    for tensor in list_masters(engine):
+        yield _MASTER, tensor
+        if tensor.grad is not None:
+            yield _PARTITION, tensor.grad
+    for name, role in _ATTRIBUTES:
+        for tensor in find_nested_tensors(getattr(optimizer, name, None)):
+            yield role, tensor
+    for parameter in engine.module.parameters():
+        accumulated = getattr(parameter, "grad_accum", None)
+        if isinstance(accumulated, torch.Tensor):
+            yield _ACCUMULATED, accumulated
+    for tensor in iter_buckets(engine):
+        yield BUCKET, tensor
+
+
+def iter_buckets(engine: Any) -> Iterator[torch.Tensor]:
+    """Yield the buckets in which the engine collects gradients, in stages 1 and 2 within a backward only.
+
+    They are copied before they are reduced, so no collective is called with them.
+    """
+    for bucket in list((getattr(engine.optimizer, "ipg_buckets", None) or {}).values()):
+        yield from find_nested_tensors(getattr(bucket, "buffer", None))
+
+
+class EngineWatch:
+    """Report gathers and steps of engines between ``install`` and ``remove``. The callbacks must not raise.
+
+    Args:
+        engines: The engines of the model.
+        on_gathered: Called with a module whose parameters have just been gathered.
+        before_step: Called before an engine's ZeRO optimizer steps: its gradients are complete.
+        after_step: Called after it has gathered the updated parameters.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[Any],
+        on_gathered: Callable[[Any], None],
+        before_step: Callable[[], None],
+        after_step: Callable[[], None],
+    ) -> None:
+        self._engines = engines
+        self._on_gathered, self._before_step, self._after_step = on_gathered, before_step, after_step
+        self._is_active = False
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Wrap the optimizers' ``step``, and the gathering of stage 3."""
+        self._is_active = True
+        for engine in self._engines:
+            if not isinstance(engine.optimizer, torch.optim.Optimizer):  # torch's own has hooks
+                self._patch(engine.optimizer, "step", self._wrap_step)
+        coordinator = getattr(sys.modules.get(_COORDINATOR), "PartitionedParameterCoordinator", None)
+        if self._engines and coordinator is not None:
+            self._patch(coordinator, "fetch_sub_module", self._wrap_fetch)
+
+    def remove(self) -> None:
+        """Restore them; a wrapper that was wrapped in the meantime stays in place, inactive."""
+        self._is_active = False
+        while self._undo:
+            self._undo.pop()()
+        self._engines = ()
+
+    def _patch(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        is_own = name in vars(owner)
+        original = getattr(owner, name)
+        wrapper = wrap(original)
+        setattr(owner, name, wrapper)
+
+        def undo() -> None:
+            if vars(owner).get(name) is wrapper:
+                setattr(owner, name, original) if is_own else delattr(owner, name)
+
+        self._undo.append(undo)
+
+    def _wrap_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if not self._is_active:
+                return original(*args, **kwargs)
+            self._before_step()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._after_step()
+
+        return step
+
+    def _wrap_fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def fetch_sub_module(coordinator: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(coordinator, module, *args, **kwargs)
+            if self._is_active:
+                self._on_gathered(module)
+            return result
+
+        return fetch_sub_module
+
+
+class EngineSteps:
+    """Patch the engines' classes between ``install`` and ``remove``. The callbacks must not raise.
+
+    Args:
+        before: Called with the engine before a call that may update the model.
+        after: Called with the engine and whether the update was skipped, after it has updated the model.
+    """
+
+    def __init__(self, before: Callable[[Any], None], after: Callable[[Any, bool], None]) -> None:
+        self._before, self._after = before, after
+        self._local = threading.local()
+        self._is_active = True
+        self._patched: dict[type[Any], tuple[str, Any, Any]] = {}
+
+    def install(self) -> None:
+        """Patch the engines' classes that are imported by now; call it again for later ones."""
+        for module, class_name, method in _UPDATES:
+            kind = getattr(sys.modules.get(module), class_name, None)
+            original = None if kind is None or kind in self._patched else kind.__dict__.get(method)
+            if kind is not None and original is not None and self._is_active:
+                wrapper = self._wrap(original)
+                setattr(kind, method, wrapper)
+                self._patched[kind] = method, original, wrapper
+
+    def remove(self) -> None:
+        """Restore the classes; a wrapper that was wrapped in the meantime stays in place, inactive."""
+        self._is_active = False
+        for kind, (method, original, wrapper) in self._patched.items():
+            if kind.__dict__.get(method) is wrapper:
+                setattr(kind, method, original)
+        self._patched.clear()
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def update(engine: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._is_active or getattr(self._local, "is_inside", False):
+                return original(engine, *args, **kwargs)
+            self._local.is_inside = True
+            try:
+                self._before(engine)
+                result, skipped = call_update(engine, lambda: original(engine, *args, **kwargs))
+            finally:
+                self._local.is_inside = False
+            if skipped is not None:
+                self._after(engine, skipped)
+            return result
+
+        return update
+
+
+def call_update(engine: Any, call: Callable[[], Any]) -> tuple[Any, bool | None]:
+    """Call a method of an engine that may update its model; return its result, and if the update was skipped.
+
+    None: there was no update. ``global_steps`` counts in all modes. ``is_gradient_accumulation_boundary()``
+    would have to be called before the step, and returns False if the caller decides when gradients are
+    complete.
+    """
+    steps, skipped = engine.global_steps, _count_skipped(engine)
+    result = call()
+    return result, None if engine.global_steps == steps else _count_skipped(engine) != skipped
+
+
+def is_called_by_engine() -> bool:
+    """Return True if code of DeepSpeed is among the callers: its optimizer's steps are not the program's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(_PACKAGE):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _count_skipped(engine: Any) -> int:
+    return int(getattr(engine, "skipped_steps", 0))

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from zprof.base.errors import BadInput
 from zprof.base.formatting import name_signal
 from zprof.collectors.record.launch.last_words import ProcessWords, list_words, read_fault_text
-from zprof.collectors.record.watch.thread_text import parse_thread_text
+from zprof.collectors.record.watch.silent_ranks import parse_thread_text
 from zprof.model.endings import RankEnd
 from zprof.model.findings import SourceLocation
 from zprof.run.files import open_plain

@@ -18,8 +18,12 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from zprof.collectors.record.base import Columns, WindowRows, first_line
-from zprof.collectors.record.memory.allocator_events import AllocatorEvents, close_collective_scratch
-from zprof.collectors.record.memory.cuda_history import CudaHistory, merge_history
+from zprof.collectors.record.memory.allocator_events import (
+    AllocatorEvents,
+    CudaHistory,
+    close_collective_scratch,
+    merge_history,
+)
 from zprof.collectors.record.memory.dispatch_mode import OperatorRecorder, ResizePatch, RngStatePatch
 from zprof.collectors.record.memory.hooks import Hooks
 from zprof.collectors.record.memory.log import Birth, MemoryLog

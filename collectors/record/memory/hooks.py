@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from zprof.collectors.record.engines.deepspeed_memory import EngineWatch
+from zprof.collectors.record.engines.deepspeed import EngineWatch
 from zprof.collectors.record.memory.log import SAVED, MemoryLog, StorageRole
 from zprof.collectors.record.memory.owners import UNREDUCED
 from zprof.collectors.record.memory.phases import PhaseTracker

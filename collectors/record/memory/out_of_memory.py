@@ -16,8 +16,7 @@ from msgspec import Struct
 from torch import nn
 
 from zprof.collectors.record.base import Columns
-from zprof.collectors.record.engines.deepspeed import find_engines, get_shard
-from zprof.collectors.record.engines.deepspeed_memory import iter_held_tensors
+from zprof.collectors.record.engines.deepspeed import find_engines, get_shard, iter_held_tensors
 from zprof.collectors.record.memory.log import SAVED, MemoryLog, StorageRole
 from zprof.collectors.record.memory.owners import BUFFER, GRADIENT, MASTER, OPTIMIZED, STATE, WEIGHT
 from zprof.collectors.record.memory.phases import PhaseTracker

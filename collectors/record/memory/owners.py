@@ -13,8 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from zprof.collectors.record.engines.deepspeed import find_engines, get_shard
-from zprof.collectors.record.engines.deepspeed_memory import BUCKET, iter_buckets, iter_held_tensors
+from zprof.collectors.record.engines.deepspeed import (
+    BUCKET,
+    find_engines,
+    get_shard,
+    iter_buckets,
+    iter_held_tensors,
+)
 from zprof.collectors.record.memory.log import MemoryLog, StorageRole
 from zprof.collectors.record.memory.storages import (
     GATHERED,

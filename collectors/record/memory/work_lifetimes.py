@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from zprof.collectors.record.memory.hooks import Hooks
 from zprof.collectors.record.memory.log import MemoryLog
-from zprof.collectors.record.pending_works import CollectivePatch, wait_for_works
+from zprof.collectors.record.profiler_session import CollectivePatch, wait_for_works
 
 
 class CollectiveWork(NamedTuple):

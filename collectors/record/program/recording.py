@@ -28,7 +28,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from zprof.collectors.record.base import FaultGuard
 from zprof.collectors.record.devices.watch import DeviceWatch
-from zprof.collectors.record.engines.deepspeed_steps import EngineSteps, is_called_by_engine
+from zprof.collectors.record.engines.deepspeed import EngineSteps, is_called_by_engine
 from zprof.collectors.record.identity import RECORDING_VARIABLE, OutsideRecording, identify_rank
 from zprof.collectors.record.program.discovery import Optimizer, Trained, find_idle_optimizers, find_trained
 from zprof.collectors.record.program.steps import OptimizerSteps, StepCycle

@@ -38,21 +38,25 @@ from zprof.collectors.record.torch_private import (
     dump_flight_status,
     list_process_groups,
 )
-from zprof.collectors.record.watch.run_files import BareRank, StallMark, StallWriter, make_bare_manifest
 from zprof.collectors.record.watch.shared_files import (
+    BareRank,
     GroupProgress,
     RankFiles,
     RankState,
     Stall,
+    StallMark,
+    StallWriter,
     agree_on_run_id,
     list_stalls,
+    make_bare_manifest,
 )
-from zprof.collectors.record.watch.silent_ranks import TEXT_AFTER_LIMITS, save_silent_ranks
-from zprof.collectors.record.watch.thread_text import (
+from zprof.collectors.record.watch.silent_ranks import (
+    TEXT_AFTER_LIMITS,
     Frame,
     ThreadStack,
     make_thread_tables,
     parse_thread_text,
+    save_silent_ranks,
 )
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap

@@ -11,7 +11,7 @@ from benchmarks.snapshot_truth.write_snapshot import snapshot_of, write_snapshot
 from tests.support.command_calls import Call
 from tests.support.hta_trace import hta_trace
 from zprof.integrations.hta import verification
-from zprof.integrations.hta.answers import HtaAnswers, make_refused_answers, read_answers
+from zprof.integrations.hta.process import HtaAnswers, make_refused_answers, read_answers
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from zprof.collectors.record.launch.record import StuckJob, WritingObserver, finish_watch
 from zprof.collectors.record.launch.session import Session
-from zprof.collectors.record.watch.run_files import BareRank, make_bare_manifest
-from zprof.collectors.record.watch.shared_files import RankFiles, RankState
+from zprof.collectors.record.watch.shared_files import BareRank, RankFiles, RankState, make_bare_manifest
 from zprof.process.command import CommandObserver, run_command
 from zprof.run.reader import load
 from zprof.run.schema import TABLES

@@ -17,7 +17,7 @@ from hta.common.trace import Trace
 from hta.utils.utils import KernelType, get_kernel_type, merge_kernel_intervals
 from hta.version import __version_tuple__
 
-from zprof.integrations.hta.answers import WORK
+from zprof.integrations.hta.process import WORK
 
 _MAX_NAMES = 2_000
 _MAX_NAME_LENGTH = 300

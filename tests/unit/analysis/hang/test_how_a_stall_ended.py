@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from zprof.analysis.hang.find_hang import find_hang
-from zprof.collectors.record.watch.run_files import BareRank, make_bare_manifest
+from zprof.collectors.record.watch.shared_files import BareRank, make_bare_manifest
 from zprof.model.hang import HangStatus
 from zprof.run.manifest import STEPS_NAME, StepLine, encode_step, rank_folder
 from zprof.run.reader import load

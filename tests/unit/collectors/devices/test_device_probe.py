@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.fake_cuda import FakeCuda
 from tests.support.fake_nvml import MIB, FakeGpu, FakeNvml, own_process
-from zprof.collectors.record.devices.cuda import DeviceIdentity
+from zprof.collectors.record.devices.nvml import DeviceIdentity
 from zprof.collectors.record.devices.probe import DeviceProbe
 
 IDENTITY = DeviceIdentity(uuid="11111111-aaaa", bus_id="00000000:01:00.0")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.fake_cuda import FakeCuda
 from tests.support.fake_nvml import MIB, FakeGpu, FakeNvml
-from zprof.collectors.record.devices.cuda import DeviceIdentity
+from zprof.collectors.record.devices.nvml import DeviceIdentity
 from zprof.collectors.record.devices.watch import (
     DeviceLog,
     DeviceRow,

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from zprof.collectors.record.engines.deepspeed_memory import iter_held_tensors
-from zprof.collectors.record.engines.deepspeed_steps import EngineSteps
+from zprof.collectors.record.engines.deepspeed import EngineSteps, iter_held_tensors
 from zprof.model.tenants import Tenant
 
 

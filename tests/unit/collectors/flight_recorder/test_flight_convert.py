@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.flight_dumps import make_dump, make_entry, to_json
-from zprof.collectors.read.flight_recorder.convert import FlightTables, convert_dump
-from zprof.collectors.read.flight_recorder.entries import load_json
+from zprof.collectors.read.flight_recorder.convert import FlightTables, convert_dump, load_json
 from zprof.run.schema import TABLES
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

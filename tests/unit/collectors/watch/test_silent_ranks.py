@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.rule_runs import explain_hang
-from zprof.collectors.record.watch.run_files import make_bare_manifest
 from zprof.collectors.record.watch.shared_files import (
     GroupProgress,
     RankFiles,
@@ -21,6 +20,7 @@ from zprof.collectors.record.watch.shared_files import (
     agree_on_run_id,
     find_watch_folder,
     list_stalls,
+    make_bare_manifest,
 )
 from zprof.collectors.record.watch.silent_ranks import save_silent_ranks
 from zprof.model.hang import Hang, HangClass, HangStatus, ProcessState, RankAtHang, RankProcess

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from zprof.collectors.record.watch.thread_text import make_thread_tables, parse_thread_text
+from zprof.collectors.record.watch.silent_ranks import make_thread_tables, parse_thread_text
 
 TEXT = """Timeout (0:00:03)!
 Thread 0x00007f3c5d7fa6c0 [zprof-watch] (most recent call first):

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from zprof.analysis.time.device_totals import DeviceTotals
-from zprof.integrations.hta.answers import HtaAnswers, Rows, read_answers
+from zprof.integrations.hta.process import HtaAnswers, Rows, read_answers
 from zprof.integrations.hta.verification import compare_rank, explain_differences
 from zprof.model.report import FigureStatus
 

@@ -7,11 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.reports import memory_only, trace
+from zprof.collectors.read.imports.cache import write_origin
 from zprof.collectors.read.imports.file_ranks import RankedFile
-from zprof.collectors.read.imports.origin import write_origin
-from zprof.integrations.hta import second_opinion as opinion
-from zprof.integrations.hta.answers import HtaAnswers, read_answers
-from zprof.integrations.hta.second_opinion import add_second_opinion, ask_second_opinion
+from zprof.integrations.hta import verification as opinion
+from zprof.integrations.hta.process import HtaAnswers, read_answers
+from zprof.integrations.hta.verification import add_second_opinion, ask_second_opinion
 from zprof.model.report import StreamIdle
 from zprof.reports.formats import by_name
 

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from zprof.integrations.hta.answers import HtaAnswers, HtaOverlap
-from zprof.integrations.hta.process import ask_all, choose_limits, format_source_name
+from zprof.integrations.hta.process import HtaAnswers, HtaOverlap, ask_all, choose_limits, format_source_name
 from zprof.process import sandbox
 
 #: Programs in place of the child: argv is ROOT, JOB; the working folder is the child's own.

@@ -11,10 +11,9 @@ import pytest
 
 from tests.support.trace_folders import trace_document, write_ranks, write_trace
 from zprof.collectors.read.imports import cache, traces
-from zprof.collectors.read.imports.cache import import_cached
+from zprof.collectors.read.imports.cache import ORIGIN_NAME, import_cached, read_origin, write_origin
 from zprof.collectors.read.imports.file_ranks import RankedFile
-from zprof.collectors.read.imports.options import NoImportProgress
-from zprof.collectors.read.imports.origin import ORIGIN_NAME, read_origin, write_origin
+from zprof.collectors.read.imports.import_paths import NoImportProgress
 from zprof.run.reader import load
 
 ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[4])}
@@ -100,7 +99,7 @@ def test_without_a_cache_the_import_is_kept_while_the_command_runs(
     code = (
         "import os, sys; from pathlib import Path; os.path.expanduser = lambda path: path\n"
         "from zprof.collectors.read.imports.cache import import_cached\n"
-        "from zprof.collectors.read.imports.options import NoImportProgress\n"
+        "from zprof.collectors.read.imports.import_paths import NoImportProgress\n"
         "from zprof.run.reader import load\n"
         "run = import_cached([Path(sys.argv[1])], print, NoImportProgress())\n"
         "assert load(run).ranks == (0,); assert run.is_relative_to(os.environ['TMPDIR']), run\n"
@@ -115,7 +114,7 @@ def test_leftovers_of_a_killed_import_are_removed_and_work_in_progress_is_not(fo
     code = (
         "import signal, sys; from pathlib import Path\n"
         "from zprof.collectors.read.imports import cache\n"
-        "from zprof.collectors.read.imports.options import NoImportProgress\n"
+        "from zprof.collectors.read.imports.import_paths import NoImportProgress\n"
         "def work(*_, **__):\n"
         "    print('there', flush=True); signal.pause()\n"
         "cache.import_paths = work\n"
