@@ -9,8 +9,8 @@ from pathlib import Path
 
 import zprof
 from zprof.cli.registry import COMMANDS
-from zprof.model.gap_texts import GAP_TEXTS
-from zprof.model.untested_texts import UNTESTED_TEXTS
+from zprof.model.gap_texts import read_all_texts
+from zprof.model.gap_texts.untested import UNTESTED_TEXTS
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("zprof", "collectors", "reports", "reference_engine")
@@ -36,7 +36,7 @@ def texts() -> list[tuple[str, str]]:
                 parts = [part.value for part in ast.walk(keyword.value) if isinstance(part, ast.Constant)]
                 text = "".join(part for part in parts if isinstance(part, str))
                 found.append((f"{path.relative_to(ROOT)}:{call.lineno}", text))
-    found += [(key, text.remedy) for key, text in GAP_TEXTS.items()]
+    found += [(key, text.remedy) for key, text in read_all_texts().items()]
     found += [(key, remedy) for key, (_, remedy) in UNTESTED_TEXTS.items()]
     return found
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from zprof.model.gap_texts import fill_text
+from zprof.model.gap_texts.untested import UNTESTED_TEXTS
 from zprof.model.gaps import GapKind
-from zprof.model.untested_texts import UNTESTED_TEXTS
 
 
 class Fact(Struct, frozen=True, kw_only=True):

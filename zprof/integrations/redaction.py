@@ -27,13 +27,13 @@ from zprof import causes
 from zprof.analysis.memory.attribution.rules import LAST_RESORT_RULES, TENANT_RULES
 from zprof.model.collectives import BYTES_PER_ELEMENT, CollectiveKind
 from zprof.model.doctor import Doctor
-from zprof.model.gap_texts import GAP_TEXTS
+from zprof.model.gap_texts import read_all_texts
+from zprof.model.gap_texts.reading import SEGMENT_CONTRADICTIONS
+from zprof.model.gap_texts.untested import UNTESTED_TEXTS
 from zprof.model.metrics import METRICS
-from zprof.model.reading_gap_texts import SEGMENT_CONTRADICTIONS
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_NAMES, LateReason
 from zprof.model.training import ENGINE_TITLES
-from zprof.model.untested_texts import UNTESTED_TEXTS
 from zprof.run.manifest import RankManifest, RunManifest
 from zprof.run.schema import TABLES
 
@@ -180,7 +180,7 @@ def collect_own_words() -> OwnWords:
     lines: set[str] = set()
     words = {*values, *CollectiveKind, *LateReason, *TABLES, *BYTES_PER_ELEMENT, *_NAMES, *_SENTENCE_WORDS}
     words |= {name for rule in (*TENANT_RULES, *LAST_RESORT_RULES) for name in (rule.name, rule.sub)}
-    tables = (GAP_TEXTS, UNTESTED_TEXTS, SEGMENT_CONTRADICTIONS, METRICS, LEDGER_NAMES, ENGINE_TITLES)
+    tables = (read_all_texts(), UNTESTED_TEXTS, SEGMENT_CONTRADICTIONS, METRICS, LEDGER_NAMES, ENGINE_TITLES)
     for text in (*_iter_texts(tables), *_iter_cause_texts()):
         marked = _FIELD.sub(_VALUE, text)
         lines |= {line for line in marked.splitlines() if " " in line.strip() and _VALUE not in line}

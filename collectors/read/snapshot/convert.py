@@ -35,8 +35,8 @@ from zprof.collectors.read.snapshot.device import DeviceTables, build_device_tab
 from zprof.collectors.read.snapshot.segments import read_final_segments, read_pools
 from zprof.collectors.read.snapshot.trace import DeviceTrace, TraceAction, read_device_trace
 from zprof.model.gap_texts import make_gap
+from zprof.model.gap_texts.reading import SEGMENT_CONTRADICTIONS
 from zprof.model.gaps import Gap
-from zprof.model.reading_gap_texts import SEGMENT_CONTRADICTIONS
 from zprof.run.schema import TABLES
 
 #: Row limit for a snapshot of this process.

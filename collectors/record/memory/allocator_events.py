@@ -40,7 +40,7 @@ from zprof.collectors.record.torch_private import (
     take_cuda_snapshot,
 )
 from zprof.model.collectives import OPERATOR_PREFIXES
-from zprof.model.gap_texts import GAP_TEXTS, make_gap
+from zprof.model.gap_texts import find_text, make_gap
 from zprof.model.gaps import Gap, GapKind
 
 #: Entries of the ring buffer: an allocation takes three of them, a few kilobytes with its stack.
@@ -129,7 +129,7 @@ class AllocatorEvents:
         profiler, self._profiler = self._profiler, None
         taken_over = self._session is not None and self._session.was_taken_over
         if taken_over or not self._is_complete:
-            text = GAP_TEXTS["profiler_taken_over"]
+            text = find_text("profiler_taken_over")
             raise RuntimeError(f"{text.reason}; {text.remedy}")
         if profiler is not None:
             self._pairs.read(profiler)

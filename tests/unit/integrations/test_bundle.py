@@ -27,7 +27,7 @@ from zprof.diagnosis.diagnose import diagnose
 from zprof.integrations.redaction import AllowList, OwnWords, Pseudonyms, collect_own_words, redact_group
 from zprof.integrations.support_bundle import Bundle, collect_bundle, redact_collectives, write_bundle
 from zprof.model.doctor import CheckStatus, Doctor, DoctorCheck
-from zprof.model.gap_texts import GAP_TEXTS, make_gap
+from zprof.model.gap_texts import make_gap, read_all_texts
 from zprof.model.report import Report
 from zprof.run.manifest import RunManifest, to_json
 from zprof.run.reader import Run, load
@@ -218,7 +218,7 @@ def test_a_text_of_a_table_is_kept_and_its_values_are_replaced(own: OwnWords) ->
     assert names.redact_text(gap.remedy) == gap.remedy
     kept, _, values = names.redact_text(gap.reason).partition(": ")
     assert (kept, values) == (gap.reason.partition(": ")[0], f"{module}, (hidden)")
-    for key, text in GAP_TEXTS.items():
+    for key, text in read_all_texts().items():
         for template in text[1:]:
             fields = {field for _, field, _, _ in Formatter().parse(template) if field}
             if not fields:

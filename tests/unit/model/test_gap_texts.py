@@ -6,8 +6,8 @@ from pathlib import Path
 from string import Formatter
 
 import zprof
-from zprof.model.gap_texts import GAP_TEXTS, make_gap
-from zprof.model.untested_texts import UNTESTED_TEXTS
+from zprof.model.gap_texts import make_gap, read_all_texts
+from zprof.model.gap_texts.untested import UNTESTED_TEXTS
 
 _PACKAGE = Path(zprof.__file__).resolve().parent
 _SOURCES = [
@@ -22,7 +22,7 @@ def _walk_sources() -> Iterator[ast.AST]:
 
 
 def test_every_text_is_used_and_gets_its_values() -> None:
-    texts = {key: "".join(text[1:]) for key, text in GAP_TEXTS.items()}
+    texts = {key: "".join(text[1:]) for key, text in read_all_texts().items()}
     texts |= {key: "".join(text) for key, text in UNTESTED_TEXTS.items()}
     unused, wrong = set(texts), []
     for node in _walk_sources():

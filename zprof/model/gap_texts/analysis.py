@@ -13,7 +13,7 @@ _COMMUNICATING_WINDOW = (
     "measure a window in which the ranks communicate; --window trace measures the entire trace"
 )
 _ALIGN_CLOCKS = "record with zprof.record on every rank: its clock pings align the clocks"
-ANALYSIS_GAP_TEXTS = {
+TEXTS = {
     # Time.
     "gpu_work_missing": GapText(
         GapKind.DEVICE,

@@ -1,15 +1,12 @@
-"""Make a gap from its key. All texts of gaps are in the tables of this folder, by what finds the gap."""
+"""Make a gap from its key. The texts are in the tables of this folder, one for each part that finds gaps."""
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from string import Formatter
 from typing import Any
 
 from zprof.base.formatting import format_bytes, format_ns, format_percent, format_rate
-from zprof.model.analysis_gap_texts import ANALYSIS_GAP_TEXTS
-from zprof.model.gaps import Gap
-from zprof.model.prediction_gap_texts import PREDICTION_GAP_TEXTS
-from zprof.model.reading_gap_texts import READING_GAP_TEXTS
-from zprof.model.recording_gap_texts import RECORDING_GAP_TEXTS
+from zprof.model.gaps import Gap, GapText
 
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "and": " and ".join,
@@ -18,8 +15,8 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "percent": format_percent,
     "rate": format_rate,
 }
-#: All texts by key.
-GAP_TEXTS = {**RECORDING_GAP_TEXTS, **READING_GAP_TEXTS, **ANALYSIS_GAP_TEXTS, **PREDICTION_GAP_TEXTS}
+#: The tables of this folder; those of the analysis come first, because each diagnosis needs them.
+_TABLES = ("analysis", "recording", "reading", "prediction")
 
 
 def make_gap(
@@ -36,7 +33,7 @@ def make_gap(
 
     Templates and values are those of :func:`fill_text`.
     """
-    text, values = GAP_TEXTS[key], {"rank": rank, "step": step, "detail": detail, "causes": causes, **values}
+    text, values = find_text(key), {"rank": rank, "step": step, "detail": detail, "causes": causes, **values}
     what, reason, remedy = (fill_text(template, values) for template in text[1:])
     return Gap(
         kind=text.kind,
@@ -48,6 +45,24 @@ def make_gap(
         detail=detail,
         causes=tuple(causes),
     )
+
+
+def find_text(key: str) -> GapText:
+    """Return the texts of a key; a table is loaded when a key is in none of those before it.
+
+    Raises:
+        KeyError: no table has the key.
+    """
+    for name in _TABLES:
+        texts: Mapping[str, GapText] = import_module(f"{__name__}.{name}").TEXTS
+        if key in texts:
+            return texts[key]
+    raise KeyError(key)
+
+
+def read_all_texts() -> dict[str, GapText]:
+    """Return the texts of all tables by key."""
+    return {key: text for name in _TABLES for key, text in import_module(f"{__name__}.{name}").TEXTS.items()}
 
 
 def fill_text(template: str, values: Mapping[str, object]) -> str:

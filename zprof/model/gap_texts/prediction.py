@@ -8,7 +8,7 @@ _RECORD_RANKS = "record steps of all ranks with activities=[ProfilerActivity.CPU
 _RECORD_TIME = "record with the time window enabled"
 _EXPLAIN_CHANGES = "zprof whatif --help describes each change"
 _PASS_FACTS = "pass them to the recorder: zprof.record(..., training=zprof.TrainingFacts(...))"
-PREDICTION_GAP_TEXTS = {
+TEXTS = {
     # Plans.
     "plan_without_shape": GapText(
         GapKind.PLAN,

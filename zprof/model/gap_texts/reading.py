@@ -14,7 +14,7 @@ _RECORD_HISTORY = (
 )
 _DUMP_SNAPSHOT = "dump the snapshot again, with a current torch"
 _REPORT = "please report this; training was not affected"
-READING_GAP_TEXTS = {
+TEXTS = {
     # Imported files.
     "file_refused": GapText(GapKind.FILE, "file not imported", "{file}: {reason}", "{hint}"),
     "file_refused_without_hint": GapText(

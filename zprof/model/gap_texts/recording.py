@@ -11,7 +11,7 @@ _SAME_STEPS = (
     "call zprof.record on every rank with the same steps; until then, clocks are aligned with the program's "
     "collectives"
 )
-RECORDING_GAP_TEXTS = {
+TEXTS = {
     # A recording that did not go as planned.
     "program_failed": GapText(
         GapKind.PROGRAM_FAILED,
