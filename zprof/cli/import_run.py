@@ -70,7 +70,8 @@ class ImportCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Import the files, and print the run and its number of ranks."""
         from zprof.cli.progress import import_progress
-        from zprof.collectors.read.imports.import_paths import ImportOptions, import_paths
+        from zprof.collectors.read.imports.import_paths import import_paths
+        from zprof.collectors.read.imports.options import ImportOptions
 
         options = ImportOptions(workers=arguments.workers, executor=arguments.executor)
         with import_progress() as progress:

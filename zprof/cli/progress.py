@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from zprof.cli import console
-from zprof.collectors.read.imports.import_paths import ImportProgress, NoImportProgress
+from zprof.collectors.read.imports.options import ImportProgress, NoImportProgress
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from zprof.analysis.analysis import RunAnalysis
-    from zprof.collectors.read.imports.import_paths import ImportProgress
+    from zprof.collectors.read.imports.options import ImportProgress
     from zprof.model.report import RunFacts
     from zprof.notebook.report import DiagnosedRun
 
@@ -192,6 +192,6 @@ def as_run(run: str | Path | Run, window: str | None = None) -> Run:
 
 
 def _no_progress() -> "AbstractContextManager[ImportProgress]":
-    from zprof.collectors.read.imports.import_paths import NoImportProgress
+    from zprof.collectors.read.imports.options import NoImportProgress
 
     return nullcontext(NoImportProgress())

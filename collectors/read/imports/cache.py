@@ -41,7 +41,8 @@ from zprof.cache.folder import (
     remove_unused,
 )
 from zprof.collectors.read.imports.file_ranks import RankedFile
-from zprof.collectors.read.imports.import_paths import ImportOptions, ImportProgress, import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
+from zprof.collectors.read.imports.options import ImportOptions, ImportProgress
 from zprof.collectors.read.imports.sources import Sources, find_sources, has_sources
 from zprof.model.cache import CacheKind
 from zprof.run.files import open_plain

@@ -22,7 +22,7 @@ from zprof.collectors.read.imports.file_ranks import (
     read_dump_rank,
     refuse_duplicate_ranks,
 )
-from zprof.collectors.read.imports.import_paths import ImportOptions, ImportProgress, Written
+from zprof.collectors.read.imports.options import ImportOptions, ImportProgress, Written
 from zprof.collectors.read.imports.sources import LOG_HINT
 from zprof.collectors.read.imports.trace_worker import Refusal
 from zprof.collectors.read.imports.traces import make_refusal_gaps, make_unusable_error

@@ -5,64 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct
 
 from zprof.base.errors import BadInput
 from zprof.collectors.read.formats import FORMATS
 from zprof.collectors.read.imports.file_ranks import RankedFile
+from zprof.collectors.read.imports.options import ImportOptions, ImportProgress, NoImportProgress, Written
 from zprof.collectors.read.imports.sources import find_sources
 from zprof.run.output_path import replace_run
-
-
-class ImportOptions(Struct, frozen=True, kw_only=True):
-    """Options of an import.
-
-    ``workers``: local processes, 0 for one per processor. ``executor``: dask://HOST:PORT. ``while_reading``:
-    called while other processes read, if they do; work that the caller has to do anyway.
-    """
-
-    workers: int = 0
-    executor: str = ""
-    while_reading: Callable[[], None] | None = None
-
-
-class Written(Struct, frozen=True, kw_only=True):
-    """The file of each rank, and notes.
-
-    ``is_cacheable``: True if another import would give the same result.
-    """
-
-    files: tuple[RankedFile, ...]
-    notes: tuple[str, ...]
-    is_cacheable: bool = True
-
-
-class ImportProgress(Protocol):
-    """Progress of an import; called in order, in the process that the user started."""
-
-    def start(self, ranks: int, total_bytes: int) -> None:
-        """Report that reading the files of ``ranks`` ranks starts."""
-
-    def report_bytes(self, total_bytes: int) -> None:
-        """Report the total bytes of all files read so far."""
-
-    def finish_rank(self) -> None:
-        """Report that one more file has been imported."""
-
-
-class NoImportProgress:
-    """Discards the progress of an import."""
-
-    def start(self, ranks: int, total_bytes: int) -> None:
-        """Do nothing."""
-
-    def report_bytes(self, total_bytes: int) -> None:
-        """Do nothing."""
-
-    def finish_rank(self) -> None:
-        """Do nothing."""
 
 
 class Imported(Struct, frozen=True, kw_only=True):

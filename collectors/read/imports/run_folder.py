@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from zprof.base.errors import BadInput, MissingData
-from zprof.collectors.read.imports.import_paths import ImportProgress
+from zprof.collectors.read.imports.options import ImportProgress
 from zprof.run.log_evidence import EVIDENCE_NAME
 from zprof.run.manifest import MANIFEST_NAME, RANK_NAME
 from zprof.run.reader import Run

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from zprof.base.errors import BadInput, MissingData
 from zprof.collectors.read.imports.file_ranks import RankedFile, rank_files, refuse_duplicate_ranks
-from zprof.collectors.read.imports.import_paths import ImportOptions, ImportProgress, Written
+from zprof.collectors.read.imports.options import ImportOptions, ImportProgress, Written
 from zprof.collectors.read.imports.trace_worker import Refusal
 from zprof.collectors.read.imports.traces import make_refusal_gaps, make_unusable_error
 from zprof.collectors.read.snapshot.reader import SnapshotReaderKilled, read_snapshot

@@ -28,7 +28,7 @@ from zprof.collectors.read.imports.file_ranks import (
     rank_files,
     refuse_duplicate_ranks,
 )
-from zprof.collectors.read.imports.import_paths import ImportOptions, ImportProgress, Written
+from zprof.collectors.read.imports.options import ImportOptions, ImportProgress, Written
 from zprof.collectors.read.imports.trace_worker import (
     RankFacts,
     Refusal,

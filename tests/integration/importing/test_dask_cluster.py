@@ -13,7 +13,8 @@ import pytest
 from tests.support.forked_ranks import free_port
 from tests.support.trace_folders import write_ranks
 from zprof.collectors.read.imports import traces
-from zprof.collectors.read.imports.import_paths import ImportOptions, import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
+from zprof.collectors.read.imports.options import ImportOptions
 
 pytestmark = pytest.mark.ranks
 _RANKS = 4

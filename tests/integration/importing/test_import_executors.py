@@ -14,7 +14,8 @@ from tests.support.trace_folders import write_ranks
 from zprof.base.errors import BadInput
 from zprof.cli import main
 from zprof.collectors.read.imports import traces
-from zprof.collectors.read.imports.import_paths import ImportOptions, import_paths
+from zprof.collectors.read.imports.import_paths import import_paths
+from zprof.collectors.read.imports.options import ImportOptions
 from zprof.collectors.read.imports.trace_worker import RankFacts, Refusal, TraceJob, import_trace
 from zprof.run.reader import load
 

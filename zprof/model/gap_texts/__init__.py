@@ -16,7 +16,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "rate": format_rate,
 }
 #: The tables of this folder; those of the analysis come first, because each diagnosis needs them.
-_TABLES = ("analysis", "recording", "reading", "prediction")
+_TABLES = ("analysis", "prediction", "recording", "reading")
 
 
 def make_gap(

@@ -14,7 +14,8 @@ from tests.support.trace_folders import BASE_NS, trace_document, write_ranks, wr
 from zprof.base.errors import BadInput
 from zprof.cli import main
 from zprof.collectors.read.imports import trace_tables
-from zprof.collectors.read.imports.import_paths import Imported, ImportOptions, import_paths
+from zprof.collectors.read.imports.import_paths import Imported, import_paths
+from zprof.collectors.read.imports.options import ImportOptions
 from zprof.collectors.read.imports.trace_worker import RankFacts, TraceJob, import_trace
 from zprof.model.gaps import Gap
 from zprof.run.reader import Run, load

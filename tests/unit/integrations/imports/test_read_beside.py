@@ -19,7 +19,7 @@ import json, sys
 from pathlib import Path
 from zprof.collectors.read.imports import traces
 from zprof.collectors.read.imports.import_paths import import_paths
-from zprof.collectors.read.imports.import_paths import ImportOptions
+from zprof.collectors.read.imports.options import ImportOptions
 from zprof.base.errors import BadInput
 
 path, run, mode = sys.argv[1:]

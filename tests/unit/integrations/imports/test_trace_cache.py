@@ -13,7 +13,7 @@ from tests.support.trace_folders import trace_document, write_ranks, write_trace
 from zprof.collectors.read.imports import cache, traces
 from zprof.collectors.read.imports.cache import ORIGIN_NAME, import_cached, read_origin, write_origin
 from zprof.collectors.read.imports.file_ranks import RankedFile
-from zprof.collectors.read.imports.import_paths import NoImportProgress
+from zprof.collectors.read.imports.options import NoImportProgress
 from zprof.run.reader import load
 
 ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[4])}
