@@ -47,7 +47,7 @@ class Plant:
     """
 
     cause: str
-    does: str
+    effect: str
     base: Fields
     change: Fields = field(default_factory=dict)
     needs: Mapping[str, Collection[Any]] = field(default_factory=dict)
@@ -99,85 +99,86 @@ def _format_value(value: object) -> str:
 PLANTS: tuple[Plant, ...] = (
     Plant(
         cause="straggler_rank",
-        does="the same rank is late in every step",
+        effect="the same rank is late in every step",
         base={**_STAGE_3, "compute.straggler_rank": 1, "compute.straggler_s": _STRAGGLER_S},
         fix={"compute.straggler_rank": None, "compute.straggler_s": 0.0},
     ),
     Plant(
         cause="rotating_straggler",
-        does="in each step another rank's host stalls, round robin",
+        effect="in each step another rank's host stalls, round robin",
         base={**_STAGE_3, "compute.straggler_s": _STRAGGLER_S},
         change={"compute.straggler_rotates": True},
         fix={"compute.straggler_s": 0.0},
     ),
     Plant(
         cause="low_bus_bandwidth",
-        does="the link of rank 1 runs at a fifth of its speed, and so does the ring",
+        effect="the link of rank 1 runs at a fifth of its speed, and so does the ring",
         base=_STAGE_3,
         change={"link.rank_factors": {1: 5.0}},
     ),
     Plant(
         cause="latency_bound_collectives",
-        does="every collective takes 10 ms before its first byte",
+        effect="every collective takes 10 ms before its first byte",
         base=_STAGE_3,
         change={"link.latency_s": 0.010},
     ),
     Plant(
         cause="units_too_small",
-        does="every linear layer, norm and embedding is gathered separately",
+        effect="every linear layer, norm and embedding is gathered separately",
         base={**_STAGE_3, "link.latency_s": 0.002},
         change={"units": Units.LAYERS},
         needs={"zero.stage": (1, 2, 3)},
     ),
     Plant(
         cause="single_unit",
-        does="the entire model is gathered at once, before any compute",
+        effect="the entire model is gathered at once, before any compute",
         base={**_STAGE_3, "gpt.layers": 8},
         change={"units": Units.MODEL},
         needs={"zero.stage": (3,)},
     ),
     Plant(
         cause="no_prefetch",
-        does="every unit is gathered only when it is needed",
+        effect="every unit is gathered only when it is needed",
         base=_STAGE_3,
         change={"zero.forward_prefetch": 0, "zero.backward_prefetch": 0},
         needs={"zero.stage": (3,)},
     ),
     Plant(
         cause="cpu_bound_launch",
-        does="the host takes 15 ms before it starts each block's forward and backward",
+        effect="the host takes 15 ms before it starts each block's forward and backward",
         base={**_STAGE_3, "compute.forward_s": 0.006, "compute.backward_s": 0.012},
         change={"host.block_delay_s": 0.015},
     ),
     Plant(
         cause="blocking_sync",
-        does="before each block, the host reads a value with .item() and waits for all collectives in flight",
+        effect="before each block, the host reads a value with .item() and waits for all collectives "
+        "in flight",
         base=_STAGE_3,
         change={"host.sync_each_block": True},
     ),
     Plant(
         cause="data_loader",
-        does="the data loader takes 60 ms for each micro-batch",
+        effect="the data loader takes 60 ms for each micro-batch",
         base=_STAGE_3,
         change={"host.data_delay_s": 0.060},
     ),
     Plant(
         cause="uneven_shapes",
-        does="the sequences of rank 0 are four times as long as those of the other ranks",
+        effect="the sequences of rank 0 are four times as long as those of the other ranks",
         base=_STAGE_3,
         change={"shortened": 0.75},
         fix={"shortened": 0.75, "evened": True},
     ),
     Plant(
         cause="fp32_reduce",
-        does="parameters are gathered in bfloat16, but gradients are reduced in float32",
+        effect="parameters are gathered in bfloat16, but gradients are reduced in float32",
         base={**_STAGE_3, "zero.dtype": torch.bfloat16, "link.bandwidth_bytes_per_s": 0.1e9 / 8},
         change={"zero.reduce_dtype": torch.float32},
         needs={"zero.dtype": (torch.bfloat16, torch.float16)},
     ),
     Plant(
         cause="accumulation_syncs",
-        does="gradients are reduced after each micro-batch instead of once per step",
+        effect="gradients are reduced after each micro-batch instead of once per step",
         base={**MODELLED, "zero.stage": 2, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": True},
         fix={"zero.reduce_each_micro_batch": False},
@@ -185,7 +186,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="accumulation_regathers",
-        does="parameters are gathered twice per micro-batch, while gradients are reduced once per step",
+        effect="parameters are gathered twice per micro-batch, while gradients are reduced once per step",
         base={**_STAGE_3, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": False, "zero.keep_after_forward": Keep.NONE},
         fix={"zero.reduce_each_micro_batch": False, "zero.stage": 2},
@@ -193,14 +194,15 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="needless_reshard_after_forward",
-        does="a small model is released after the forward and gathered again, on a link too slow to hide it",
+        effect="a small model is released after the forward and gathered again, on a link too slow to "
+        "hide it",
         base={**_STAGE_3, "link.bandwidth_bytes_per_s": 0.12e9 / 8},
         fix={"zero.keep_after_forward": Keep.ALL},
         needs={"zero.stage": (3,)},
     ),
     Plant(
         cause="last_unit_regathered",
-        does="the last block is released after its forward and gathered again immediately",
+        effect="the last block is released after its forward and gathered again immediately",
         base={**_STAGE_3, "gpt.layers": 2},
         change={"zero.keep_after_forward": Keep.NONE},
         fix={"zero.keep_after_forward": Keep.LAST},
@@ -208,54 +210,54 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="checkpoint_regathers",
-        does="the recomputation of each block gathers it a third time",
+        effect="the recomputation of each block gathers it a third time",
         base={**_STAGE_3, "activations.checkpoint": True},
         change={"host.regather_in_recompute": True},
         needs={"zero.stage": (3,), "activations.checkpoint": (True,)},
     ),
     Plant(
         cause="unhidden_optimizer_gather",
-        does="the step ends with an all-gather of all parameters, not overlapped with compute",
+        effect="the step ends with an all-gather of all parameters, not overlapped with compute",
         base={**MODELLED, "zero.stage": 1},
         change={"zero.overlap_gather": False},
         needs={"zero.stage": (1, 2)},
     ),
     Plant(
         cause="offload_on_critical_path",
-        does="each checkpoint is copied to host memory and back, 10 ms each way, not overlapped",
+        effect="each checkpoint is copied to host memory and back, 10 ms each way, not overlapped",
         base={**_STAGE_3, "activations.checkpoint": True},
         change={"activations.host": True, "host.checkpoint_copy_s": 0.010},
         needs={"activations.checkpoint": (True,)},
     ),
     Plant(
         cause="retained_gradients",
-        does="full gradients are kept between micro-batches, although gradients are sharded",
+        effect="full gradients are kept between micro-batches, although gradients are sharded",
         base={**_MEMORY, "zero.stage": 2, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": False},
         needs={"zero.stage": (2, 3), "zero.micro_batches": _TWO_OR_MORE},
     ),
     Plant(
         cause="buffers_dominate",
-        does="gradients are reduced in constant buffers of 4 million elements, far larger than the model",
+        effect="gradients are reduced in constant buffers of 4 million elements, far larger than the model",
         base=_MEMORY,
         change={"zero.constant_buffers": 1 << 22},
     ),
     Plant(
         cause="activations_dominate",
-        does="long sequences without activation checkpointing",
+        effect="long sequences without activation checkpointing",
         base={**_MEMORY, "gpt.context": 512},
         change={"activations.checkpoint": False},
         fix={"activations.checkpoint": True},
     ),
     Plant(
         cause="logits_dominate",
-        does="a vocabulary of 16384 tokens on a small model",
+        effect="a vocabulary of 16384 tokens on a small model",
         base={**_MEMORY, "gpt.layers": 1, "gpt.hidden": 32, "gpt.context": 128},
         change={"gpt.vocabulary": 1 << 14},
     ),
     Plant(
         cause="replicated_state",
-        does="every rank keeps all parameters, gradients and optimizer state",
+        effect="every rank keeps all parameters, gradients and optimizer state",
         base={**_MEMORY, "gpt.hidden": 256, "gpt.context": 16},
         change={"zero.stage": 0},
     ),
@@ -282,6 +284,7 @@ def format_plants() -> str:
     """Format all plants, one per line."""
     width = max(len(plant.cause) for plant in PLANTS)
     lines = [
-        f"{plant.cause:{width}}  {plant.does}{' [modelled]' if plant.is_modelled else ''}" for plant in PLANTS
+        f"{plant.cause:{width}}  {plant.effect}{' [modelled]' if plant.is_modelled else ''}"
+        for plant in PLANTS
     ]
     return "\n".join([*lines, "", "[modelled]: with a modelled link and modelled compute", ""])

@@ -15,7 +15,7 @@ def keys_table() -> str:
     for where, keys in groupby(
         sorted(KEYS, key=lambda key: list(type(key.where)).index(key.where)), lambda k: k.where
     ):
-        rows = [f"| {_code(key.written)} | {key.says} |" for key in keys]
+        rows = [f"| {_code(key.written)} | {key.help} |" for key in keys]
         parts.append("\n".join([f"**{where.value}**", "", "| key | does |", "|---|---|", *rows, ""]))
     return "\n".join(parts)
 

@@ -93,7 +93,7 @@ def describe_modelled_parts(config: TrainConfig) -> tuple[str, ...]:
     """Describe the modelled or planted parts of a run for its report."""
     descriptions = []
     if config.plant is not None:
-        descriptions.append(f"planted {config.plant}: {find_plant(config.plant).does}")
+        descriptions.append(f"planted {config.plant}: {find_plant(config.plant).effect}")
     if config.link is not None:
         latency = f", latency {format_ns(config.link.latency_s * 1e9)}" if config.link.latency_s else ""
         slowest = max(config.link.rank_factors.values(), default=1.0)

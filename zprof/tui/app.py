@@ -225,4 +225,4 @@ class ZprofApp(Shell):
         yield from super().get_system_commands(screen)
         for key in KEYS:
             if key.where is Where.EVERYWHERE and key.action not in ("quit", "command_palette"):
-                yield SystemCommand(key.says, f"key {key.written}", partial(self.run_action, key.action))
+                yield SystemCommand(key.help, f"key {key.written}", partial(self.run_action, key.action))

@@ -36,7 +36,7 @@ class HeatGrid(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """
 
     title: str
-    says: str
+    help: str
     leaf: Path
     ranks: tuple[int, ...]
     steps: tuple[int | None, ...]
@@ -271,7 +271,7 @@ class RankMetric(StrEnum):
 
 class _Source(Struct, frozen=True):
     leaf: Path
-    says: str
+    help: str
     unknown: str = _NOT_TIMED
 
 
@@ -338,7 +338,7 @@ class MetricGrids:
         uncertainty = read(follow(self.loaded.report, _UNCERTAINTY)) if is_aligned else None
         return HeatGrid(
             title=metric.value,
-            says=source.says,
+            help=source.help,
             leaf=source.leaf,
             ranks=self.ranks,
             steps=steps or (None,),

@@ -67,7 +67,7 @@ def format_keys(keys: Sequence[Key]) -> str:
     for where in dict.fromkeys(key.where for key in keys):
         scope_keys = [key for key in keys if key.where is where]
         if scope_keys:
-            lines += ["", where.value, *(f"  {key.written:<10} {key.says}" for key in scope_keys)]
+            lines += ["", where.value, *(f"  {key.written:<10} {key.help}" for key in scope_keys)]
     return "\n".join(lines[1:])
 
 

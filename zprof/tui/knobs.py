@@ -25,7 +25,7 @@ class Knob(Struct, frozen=True, kw_only=True):
 
     field: str
     title: str
-    says: str
+    help: str
     choices: tuple[KnobChoice, ...]
     idle: str = ""
 
@@ -170,7 +170,7 @@ def list_knobs(facts: KnobFacts, change: Change) -> tuple[Knob, ...]:
         title, says = _TEXTS[field]
         stages, reason = _STAGES_BY_FIELD.get(field, (None, ""))
         idle = "" if stages is None or stage is None or stage in stages else reason
-        knobs += [Knob(field=field, title=title, says=says, choices=choices, idle=idle)] if applies else []
+        knobs += [Knob(field=field, title=title, help=says, choices=choices, idle=idle)] if applies else []
     return tuple(knobs)
 
 

@@ -39,7 +39,7 @@ def grid(values: np.ndarray, floor_ns: float | None = None) -> HeatGrid:
     places = np.where(np.isfinite(values), np.arange(values.size).reshape(values.shape), -1)
     return HeatGrid(
         title="t",
-        says="s",
+        help="s",
         leaf=Path(("steps", EVERY, "ns")),
         ranks=tuple(range(len(values))),
         steps=tuple(range(3, 3 + values.shape[1])),

@@ -127,8 +127,8 @@ def test_each_key_that_works_everywhere_does_what_it_says(
                 await show_screen(app, pilot, "overview")
                 await check(app, pilot, key.action, key.keys)
         titles = {command.title for command in app.get_system_commands(app.screen)}
-        assert {key.says for key in keys_of(Where.EVERYWHERE) if key.action in OPENED} - titles == {
-            key.says for key in KEYS if key.action == "command_palette"
+        assert {key.help for key in keys_of(Where.EVERYWHERE) if key.action in OPENED} - titles == {
+            key.help for key in KEYS if key.action == "command_palette"
         }
 
     play(app_on(loaded), act)
@@ -158,7 +158,7 @@ def test_popups_stack_and_close_and_keys_of_the_screen_in_front_are_listed_first
         for number, where in (("4", Where.TIMELINE), ("6", Where.COMPARE)):
             await press(app, pilot, number, "f1")
             listed = app.screen.copies
-            assert listed.index(keys_of(where)[0].says) < listed.index(keys_of(Where.EVERYWHERE)[0].says)
-            assert all(key.says in listed for key in KEYS)
+            assert listed.index(keys_of(where)[0].help) < listed.index(keys_of(Where.EVERYWHERE)[0].help)
+            assert all(key.help in listed for key in KEYS)
 
     play(app_on(loaded), act)

@@ -296,7 +296,7 @@ class LiveApp(LiveShell):
     def action_help(self) -> None:
         """List the keys of the live view."""
         keys = [key for key in KEYS if key.where in (Where.LIVE, Where.TABLE) or key.keys in _SHARED_KEYS]
-        self.push_screen(TextPopup("keys", "\n".join(f"{key.written:<10} {key.says}" for key in keys)))
+        self.push_screen(TextPopup("keys", "\n".join(f"{key.written:<10} {key.help}" for key in keys)))
 
     def action_gaps(self) -> None:
         """List what could not be measured so far."""

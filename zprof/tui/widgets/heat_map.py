@@ -151,7 +151,7 @@ class HeatView(Widget):
                 title=grid.title,
             ),
         )
-        return Table(name="heat", title=grid.title, columns=columns, help=f"{grid.title}: {grid.says}")
+        return Table(name="heat", title=grid.title, columns=columns, help=f"{grid.title}: {grid.help}")
 
     def get_focused_line(self) -> tuple[Row, Cell] | None:
         """Return rank, step and number under the cursor."""
@@ -233,11 +233,11 @@ class HeatView(Widget):
 
     def _draw_scale_line(self, grid: HeatGrid, paint: HeatPaint) -> list[Segment]:
         if not grid.is_known:
-            return [paint.muted(grid.says)]
+            return [paint.muted(grid.help)]
         resolution = f"; clocks to {grid.floor.text}" if grid.floor and grid.floor.number is not None else ""
         low, high = f" {grid.least.text} ", f" {grid.most.text}"
         scale = [paint.bold(grid.title), paint.plain(low), *paint.scale(), paint.plain(high)]
-        return [*scale, paint.muted(f"  {grid.says}{resolution}")]
+        return [*scale, paint.muted(f"  {grid.help}{resolution}")]
 
     def describe_position(self, row: int, column: int) -> str:
         """Return the rank and step at a grid position, as text."""

@@ -190,7 +190,7 @@ def describe_knob(knob: Knob, change: Change) -> tuple[str, str]:
     """Return the title and help text of a knob."""
     now = knob.choices[knob.place(change)].text
     lines = [
-        knob.says,
+        knob.help,
         "",
         f"measured  {knob.choices[knob.measured].text}",
         f"now       {_NOT_APPLICABLE if knob.idle else now}",
