@@ -1,4 +1,4 @@
-"""``zprof cache``: show and clear what zprof keeps between two commands."""
+"""``zprof cache``: show and clear cached imports and reports."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 class CacheCommand:
-    """Show what zprof keeps between two commands, or remove it.
+    """Show or clear cached imports and reports.
 
-    Traces and snapshots that were passed to a command are kept as runs, and finished
-    reports as they are: the same question about the same files is then answered at once.
-    The least recently used entries are removed when a kind of them grows beyond its limit.
-    ZPROF_NO_CACHE=1 keeps no reports; XDG_CACHE_HOME moves the folder.
+    Traces and snapshots that were passed to a command are cached as runs, and so are
+    finished reports: repeating a command on the same files then prints the result at once.
+    If either kind exceeds its size limit, the least recently used entries are removed.
+    ZPROF_NO_CACHE=1 disables the cache of reports; XDG_CACHE_HOME moves the folder.
 
     examples:
       zprof cache

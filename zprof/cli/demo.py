@@ -18,9 +18,9 @@ _MODELLED = "Link speed and\ncompute time per block are MODELLED, so that overla
 
 
 class DemoCommand:
-    """Reproduce a typical support case: what is wrong, how to see it, and what the fix wins.
+    """Reproduce a typical support case: the problem, how to see it, and the gain of the fix.
 
-    Trains a small GPT-2-shaped model on two ranks as the user had it and with the fix,
+    Trains a small GPT-2-shaped model on two ranks, in the reported form and with the fix,
     records both, and prints the diagnosis. Each case takes less than a minute. Does not
     need a GPU.
 

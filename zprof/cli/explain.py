@@ -7,9 +7,9 @@ from zprof.cli import console
 
 _MEMORY_IDS = "ZP2"
 _REPLAY_NOTE = """
-## The saving that is printed
-On ranks with a device the measured step is replayed without this cause, and what that gains is printed,
-widened by noise. The estimate above stands where nothing can be replayed, as on CPU ranks.
+## How the saving is computed
+The measured step is replayed without this cause. The printed saving is the gain of that replay, widened by
+noise. If the step cannot be replayed, the printed saving is the estimate above.
 """
 
 

@@ -1,4 +1,4 @@
-"""``zprof hang``: say why a job is stuck, from the flight recorders and the logs of its ranks."""
+"""``zprof hang``: explain why a job hangs, from the flight recorders and the logs of its ranks."""
 
 import argparse
 import atexit
@@ -20,18 +20,18 @@ _CHUNK_BYTES, _MAX_STDIN_BYTES = 1 << 20, 1 << 30
 
 
 class HangCommand:
-    """Say why a job is stuck: which rank, which collective, which line.
+    """Explain why a job hangs: which rank, which collective, which line.
 
     Reads the dumps of PyTorch's flight recorder (pickle or JSON, one per rank, or their
     folder), a run of zprof record --watch, and logs of any kind: a file, several, a folder
     (torchrun --log-dir, Slurm, Ray), or pasted text on standard input (-).
     A dump is read in a separate process with limits, and nothing in it is executed.
-    A line of a log is evidence about one rank. Ranks without a dump or a line are listed,
-    and not accused.
+    A line of a log is evidence about one rank only. Ranks without a dump or a line are
+    listed but not blamed.
 
     Dumps are written when a collective times out, if TORCH_FR_BUFFER_SIZE (or
     TORCH_NCCL_TRACE_BUFFER_SIZE) and TORCH_NCCL_DUMP_ON_TIMEOUT are set: zprof doctor
-    says if a job would leave one.
+    shows whether a job would leave one.
 
     examples:
       zprof hang dumps/

@@ -30,15 +30,15 @@ class RecordCommand:
     recorded. If ctrl+c does not end the command, it gets SIGTERM after --grace seconds and
     SIGKILL after another --grace seconds; a second ctrl+c kills it at once.
 
-    With --watch SECONDS, a rank that enters no collective and ends no step for SECONDS is
-    saved into RUN together with the other ranks: the last collectives, and the Python
-    stacks of all threads. The program is not touched; a slow checkpoint is marked as ended
-    when it ends. zprof diagnose RUN says what the job waits for. With --end-stuck SECONDS
-    too, a command of which no rank has moved for SECONDS after all of them were saved gets
-    SIGTERM, and SIGKILL 10 seconds later; the exit code is then 1.
+    With --watch SECONDS, if a rank enters no collective and ends no step for SECONDS, the
+    state of all ranks is saved into RUN: the last collectives, and the Python stacks of all
+    threads. The program continues undisturbed; a slow checkpoint is marked as ended when it
+    ends. zprof diagnose RUN shows what the job waits for. With --end-stuck SECONDS as well,
+    the command gets SIGTERM if no rank makes progress for SECONDS after all of them were
+    saved, and SIGKILL 10 seconds later; the exit code is then 1.
 
-    How each rank ended is in RUN too, with or without --watch: exit code or signal, the
-    exception and its last lines, and which rank was first. zprof diagnose RUN says it.
+    RUN also contains how each rank ended, with or without --watch: exit code or signal, the
+    exception and its last lines, and which rank ended first. zprof diagnose RUN shows it.
 
     With --live the terminal shows the run step by step. The program then runs as a child
     process without input, and its output goes to RUN/job.log. q closes the view and the
@@ -87,8 +87,8 @@ class RecordCommand:
         )  # fmt: skip
         parser.add_argument(
             "--end-stuck", metavar="SECONDS", type=parse_positive, default=0.0,
-            help="with --watch: end the command if no rank moves for SECONDS after all of them were saved "
-            "(default: off)",
+            help="with --watch: end the command if no rank makes progress for SECONDS after all of them "
+            "were saved (default: off)",
         )  # fmt: skip
         parser.add_argument(
             "--grace", metavar="S", type=parse_positive, default=GRACE_S,

@@ -77,7 +77,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry(
         name="hang",
         group=Group.UNDERSTAND,
-        summary="say why a job is stuck: which rank, which collective, which line",
+        summary="explain why a job hangs: which rank, which collective, which line",
         import_path="zprof.cli.hang:HangCommand",
     ),
     Entry(
@@ -179,7 +179,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry(
         name="cache",
         group=Group.TOOLS,
-        summary="show or clear the imports and reports that zprof keeps",
+        summary="show or clear cached imports and reports",
         import_path="zprof.cli.cache:CacheCommand",
     ),
     Entry(
