@@ -28,7 +28,7 @@ from zprof.causes.fix import Fix
 from zprof.model.findings import Finding
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine
-from zprof.step.fixes import drop_repeated_gathers
+from zprof.step.needless_bytes import drop_repeated_gathers
 from zprof.step.tasks import Graph
 
 _FIX = Fix(

@@ -32,7 +32,7 @@ from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step import edits
-from zprof.step.fixes import drop_collectives
+from zprof.step.needless_bytes import drop_collectives
 from zprof.step.tasks import Graph
 
 #: Minimum exposed share of the step.

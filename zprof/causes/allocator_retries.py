@@ -32,8 +32,8 @@ from zprof.model.memory import AllocatorCounters
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step import edits
-from zprof.step.calls import ALLOCATES, are_calls, count_per_step, keep_recurring
 from zprof.step.play import PlayedStep
+from zprof.step.rank_times import ALLOCATES, are_calls, count_per_step, keep_recurring
 from zprof.step.tasks import Bools, Graph, RankGraph
 
 _FREQUENT_PER_STEP, _RARE_PER_STEP = 1.0, 0.1

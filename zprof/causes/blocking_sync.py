@@ -38,7 +38,8 @@ from zprof.causes.host_fixes import choose_wait_fix
 from zprof.model.findings import Confidence, Finding
 from zprof.model.quantities import Unit
 from zprof.step import edits
-from zprof.step.calls import (
+from zprof.step.play import PlayedStep
+from zprof.step.rank_times import (
     WAITS,
     WAITS_FOR_EVENT,
     are_calls,
@@ -47,7 +48,6 @@ from zprof.step.calls import (
     keep_recurring,
     mark_waits_after_reads,
 )
-from zprof.step.play import PlayedStep
 from zprof.step.tasks import NONE, Bools, Graph, RankGraph
 
 #: Minimum share of the step: for a note, for a finding, and for high confidence.

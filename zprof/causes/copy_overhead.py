@@ -37,7 +37,7 @@ from zprof.model.findings import Confidence, Finding
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step import edits
-from zprof.step.calls import LAUNCH_LEFT_RATIOS
+from zprof.step.rank_times import LAUNCH_LEFT_RATIOS
 from zprof.step.tasks import NONE, Bools, Graph, RankGraph
 
 _MIN_STEP_RATIO = 0.03

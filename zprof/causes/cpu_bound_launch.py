@@ -39,8 +39,8 @@ from zprof.causes.host_fixes import choose_launch_fix
 from zprof.model.findings import Confidence, Finding, SourceLocation
 from zprof.model.quantities import Unit
 from zprof.step import edits
-from zprof.step.calls import LAUNCH_LEFT_RATIOS, is_launch, measure_loading_ns
 from zprof.step.play import PlayedStep
+from zprof.step.rank_times import LAUNCH_LEFT_RATIOS, is_launch, measure_loading_ns
 from zprof.step.tasks import Graph
 
 #: Minimum share of the step: for a finding, and for high confidence.

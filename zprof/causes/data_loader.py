@@ -30,8 +30,8 @@ from zprof.causes.fix import LOAD_AHEAD
 from zprof.model.findings import Finding
 from zprof.model.quantities import Unit
 from zprof.step import edits
-from zprof.step.calls import measure_loading_ns
 from zprof.step.play import PlayedStep
+from zprof.step.rank_times import measure_loading_ns
 from zprof.step.tasks import Graph
 
 #: Minimum share of the step: for a finding, and for high confidence.

@@ -4,7 +4,7 @@ T = a + bytes / bandwidth, per kind and group. The latency a is that of the fit 
 there is only one size, the time of messages of up to 1 KiB (a norm, the loss) between the same ranks; see
 zprof/step/links.py. It is the cause if
 count * a > 50 % of the messages' time, more than 3 % of the step is exposed, and a is abnormal or
-there are no wrapped units (zprof/step/small_messages.py; the first two thresholds are from
+there are no wrapped units (zprof/step/message_sizes.py; the first two thresholds are from
 docs/thresholds.md).
 
 Saving: the step with a link of normal latency.
@@ -19,9 +19,13 @@ from zprof.causes.fix import BUCKET_SIZE, FEWER_UNITS, Fix, choose_fix, keeps_pa
 from zprof.model.findings import Finding
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine
-from zprof.step.message_sizes import ResizedMessages
+from zprof.step.message_sizes import (
+    ResizedMessages,
+    find_small_messages,
+    find_unknown_latency,
+    rate_small_messages,
+)
 from zprof.step.play import PlayedStep
-from zprof.step.small_messages import find_small_messages, find_unknown_latency, rate_small_messages
 from zprof.step.tasks import Graph
 
 #: Factor by which messages grow to be less than half latency, if the best size is not known.

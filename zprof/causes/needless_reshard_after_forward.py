@@ -29,7 +29,7 @@ from zprof.causes.fix import KEEP_AFTER_FORWARD, Fix
 from zprof.model.findings import Confidence, Finding
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine
-from zprof.step.fixes import drop_repeated_gathers
+from zprof.step.needless_bytes import drop_repeated_gathers
 from zprof.step.tasks import Graph
 
 _FIX = Fix(

@@ -39,9 +39,9 @@ from zprof.model.findings import Confidence, Finding
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework
 from zprof.step import edits
-from zprof.step.calls import WAITS_FOR_EVENT, are_calls, count_per_step, keep_recurring
 from zprof.step.gathers import measure_shallow_prefetch
 from zprof.step.play import PlayedStep
+from zprof.step.rank_times import WAITS_FOR_EVENT, are_calls, count_per_step, keep_recurring
 from zprof.step.tasks import NONE, Bools, Graph, RankGraph
 
 #: Minimum cost as a share of the step, of a limiter and of a prefetch that is not deep enough.

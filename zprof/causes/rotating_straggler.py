@@ -30,9 +30,8 @@ from zprof.model.findings import Confidence, Finding
 from zprof.model.quantities import Unit
 from zprof.model.time import LateReason
 from zprof.step import edits
-from zprof.step.calls import measure_loading_ns
 from zprof.step.play import PlayedStep
-from zprof.step.slow_ranks import find_excess, find_slowest, mark_in_turn, measure_turns
+from zprof.step.rank_times import find_excess, find_slowest, mark_in_turn, measure_loading_ns, measure_turns
 from zprof.step.tasks import NONE, Graph
 
 #: Maximum share of the cost on one rank; with two ranks one has at least half of it.

@@ -42,7 +42,7 @@ from zprof.model.quantities import Unit
 from zprof.model.time import LateReason
 from zprof.step import edits
 from zprof.step.play import PlayedStep
-from zprof.step.slow_ranks import find_steady_rank
+from zprof.step.rank_times import find_steady_rank
 from zprof.step.tasks import Graph
 
 #: Maximum chance of noise for a finding.

@@ -1,7 +1,7 @@
 """ZP404: wrapped units are so small that gathering one takes longer than computing it.
 
 The link is fine, but the messages are too small. Signal: messages that are mostly latency (more than 50 % of
-their time, and more than 3 % of the step exposed; zprof/step/small_messages.py). In addition, the
+their time, and more than 3 % of the step exposed; zprof/step/message_sizes.py). In addition, the
 names of units show more than three per block (``layers.3.attn.wq``; the threshold is that of
 docs/thresholds.md: FSDP per leaf), or the latency itself is normal, at most 200 us. With a higher latency
 and full blocks as units it is ZP403.
@@ -21,14 +21,14 @@ from zprof.model.findings import Finding
 from zprof.model.plan import Change
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine
-from zprof.step.message_sizes import ResizedMessages
-from zprof.step.play import PlayedStep
-from zprof.step.small_messages import (
+from zprof.step.message_sizes import (
     UNITS_PER_BLOCK,
+    ResizedMessages,
     find_small_messages,
     find_unknown_latency,
     rate_small_messages,
 )
+from zprof.step.play import PlayedStep
 from zprof.step.tasks import Graph
 
 _FIX = Fix(

@@ -56,7 +56,7 @@ def _predict(arguments: argparse.Namespace) -> "WhatIf":
     from zprof.analysis.analysis import analyse
     from zprof.model.report import WhatIf
     from zprof.planner.whatif import predict_changes
-    from zprof.step.from_units.changes import refuse_merging
+    from zprof.step.prediction import refuse_merging
     from zprof.version import __version__
 
     analysis = analyse(run)

@@ -34,25 +34,25 @@ from zprof.model.memory import RankMemory
 from zprof.model.plan import Change, Outlook, PredictedFigure, Prediction
 from zprof.model.report import Report
 from zprof.model.tenants import BACKEND_SCRATCH, Tenant
-from zprof.step.from_units import assumptions
-from zprof.step.from_units.assumptions import ASSUMPTIONS
-from zprof.step.from_units.calibration import CalibratedModel
-from zprof.step.from_units.changes import (
+from zprof.step.prediction import (
+    ASSUMED_BUFFERS,
+    ASSUMED_GRADIENTS,
+    ASSUMED_KEPT,
+    ASSUMED_PEAK,
+    ASSUMED_STATES,
+    ASSUMPTIONS,
+    REPRODUCES_RATIO,
+    ModelledRun,
     change_passes,
     change_policy,
     describe_change,
-    refuse_change,
-    usual_changes,
-)
-from zprof.step.from_units.prediction import (
-    REPRODUCES_RATIO,
-    ModelledRun,
     find_change_gaps,
     model_run,
     predict_step,
+    refuse_change,
     saving_range_ns,
+    usual_changes,
 )
-from zprof.step.from_units.unit_replay import StepPasses
 from zprof.step.schedule import (
     Await,
     Compute,
@@ -63,6 +63,8 @@ from zprof.step.schedule import (
     StartPass,
     build_program,
 )
+from zprof.step.unit_calibration import CalibratedModel
+from zprof.step.unit_replay import StepPasses
 
 #: Gathers of new parameters that hold scratch at the same time, after the update.
 _CONCURRENT_GATHERS = 2
@@ -71,10 +73,10 @@ BytesByTenant = dict[Tenant, float]
 #: Share of a change's effect that is added to the range, on top of the model's error on the run.
 _EFFECT_ERROR_RATIO = 0.1
 _TENANT_ASSUMPTIONS = {
-    Tenant.PARAMETERS: assumptions.STATES,
-    Tenant.OPTIMIZER_STATE: assumptions.STATES,
-    Tenant.GRADIENTS: assumptions.GRADIENTS,
-    Tenant.COMMUNICATION_BUFFERS: assumptions.BUFFERS,
+    Tenant.PARAMETERS: ASSUMED_STATES,
+    Tenant.OPTIMIZER_STATE: ASSUMED_STATES,
+    Tenant.GRADIENTS: ASSUMED_GRADIENTS,
+    Tenant.COMMUNICATION_BUFFERS: ASSUMED_BUFFERS,
 }
 _FORMULA_TENANTS = (Tenant.PARAMETERS, Tenant.OPTIMIZER_STATE)
 
@@ -319,7 +321,7 @@ def predict_memory(
             _tenant_bytes(memory.rank, tenant),
             before.get(tenant),
             after.get(tenant),
-            _TENANT_ASSUMPTIONS.get(tenant, assumptions.KEPT),
+            _TENANT_ASSUMPTIONS.get(tenant, ASSUMED_KEPT),
         )
         for tenant in tenants
     ]
@@ -371,7 +373,7 @@ def _predict_tenant(
         )  # fmt: skip
     predicted = max(0, round(measured + after - before))
     half_range = round(abs(measured - before) + _EFFECT_ERROR_RATIO * abs(after - before))
-    if key == assumptions.STATES:
+    if key == ASSUMED_STATES:
         half_range = round(abs(measured - before))
     return PredictedFigure(
         name=name,
@@ -395,5 +397,5 @@ def _predict_peak(measured: int, modelled: int, predicted: int) -> PredictedFigu
         low=max(0, predicted - half_range),
         high=predicted + half_range,
         error_ratio=modelled / measured - 1 if measured else None,
-        assumption=assumptions.PEAK,
+        assumption=ASSUMED_PEAK,
     )

@@ -38,7 +38,7 @@ from zprof.analysis.time.collective_rows import group_rows_by_text, parse_group_
 from zprof.model.collectives import BYTES_PER_ELEMENT, CollectiveKind, bus_factor
 from zprof.model.findings import Confidence, Finding
 from zprof.step.links import max_normal_latency_ns, measure_transfers
-from zprof.step.small_messages import LATENCY_RATIO
+from zprof.step.message_sizes import LATENCY_RATIO
 from zprof.step.traffic import read_step_traffic
 
 LARGE_RATIO = 0.25

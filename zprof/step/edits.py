@@ -6,9 +6,18 @@ import numpy as np
 from msgspec.structs import replace
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, union
-from zprof.step.slow_ranks import lower_median, own_work_ns
 from zprof.step.structure import are_ordering_calls, find_main_stream
-from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph, mark_rows, step_places
+from zprof.step.tasks import (
+    NONE,
+    Bools,
+    Floats,
+    Graph,
+    RankGraph,
+    lower_median,
+    mark_rows,
+    own_work_ns,
+    step_places,
+)
 
 #: Host time of a blocking call that does not have to wait.
 _CALL_NS = 5_000.0

@@ -41,7 +41,6 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
 from zprof.run.reader import Run
-from zprof.step.lost_members import fill_lost_members
 from zprof.step.structure import (
     COPIES_GRADIENTS,
     REDUCING_KINDS,
@@ -52,7 +51,13 @@ from zprof.step.structure import (
     select_kinds,
 )
 from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph, RankTasks, match_collectives
-from zprof.step.waits import find_device_waits, find_host_waits, find_pick_up, read_host_times
+from zprof.step.waits import (
+    fill_lost_members,
+    find_device_waits,
+    find_host_waits,
+    find_pick_up,
+    read_host_times,
+)
 
 #: A replay needs launches: it is refused if a larger share of the device time has no recorded launch.
 _MAX_UNLAUNCHED_RATIO = 0.10

@@ -1,4 +1,6 @@
-"""Measure bytes that need not be sent: padding, and 32 bits of a model that computes in 16.
+"""Measure bytes that need not be sent, and change the step so that they are not.
+
+These are padding, 32 bits of a model that computes in 16, and gathers that are repeated.
 
 Padding travels with parameters and gradients, and kernels write it. All gradients are reduced once or k times
 per step, so with R elements reduced per step
@@ -22,14 +24,19 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Mask
-from zprof.analysis.per_step import mean_per_step
+from zprof.analysis.per_step import list_copy_names, mean_per_step
 from zprof.analysis.signal import Fact, make_fact
 from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.time.needless_collectives import (
+    Regathers,
+    RepeatedGather,
+    find_regathers,
+    select_gone_with,
+)
 from zprof.base.formatting import format_bytes, printable
 from zprof.model.collectives import CollectiveKind
 from zprof.step import edits
-from zprof.step.fixes import scale_copies
-from zprof.step.tasks import Graph
+from zprof.step.tasks import Floats, Graph, RankGraph
 from zprof.step.traffic import are_mostly_bounds, count_elements, read_model_traffic, surely_moving_ns
 
 _FILLS = re.compile(r"chunk_cat|(?:^|::|_)pad(?:_|$|\b)|constant_pad", re.ASCII)
@@ -287,3 +294,27 @@ def halve_bytes(
         ratios = dict(zip(rows, (1 - _HALF_RATIO * share * moving).tolist(), strict=True))
         graphs.append(edits.scale_transfers(graph, ratios))
     return [edits.scale_work(each, scale_copies(analysis, _HALF_RATIO, are_copied_by)) for each in graphs]
+
+
+def drop_repeated_gathers(analysis: RunAnalysis, graph: Graph, repeat: RepeatedGather) -> Sequence[Graph]:
+    """Return the step without the gathers that are repeated for this reason; empty if there are none."""
+    again = find_regathers(analysis, repeat)
+    if not isinstance(again, Regathers):
+        return []
+    return drop_collectives(graph, select_gone_with(again.gathers, repeat).ints("row").tolist())
+
+
+def drop_collectives(graph: Graph, rows: Sequence[int]) -> Sequence[Graph]:
+    """Drop collectives with their copies; the host time before the first call of each remains or shrinks."""
+    return [
+        edits.drop_collectives(graph, frozenset(rows), keeps_hooks=True),
+        edits.drop_collectives(graph, frozenset(rows)),
+    ]
+
+
+def scale_copies(
+    analysis: RunAnalysis, ratio: float, are_chosen: Callable[[str], bool] = lambda name: True
+) -> Callable[[RankGraph], Floats]:
+    """Return the ratios of work of a rank in which the chosen copies take this share of their time."""
+    names = frozenset(filter(are_chosen, list_copy_names(analysis)))
+    return lambda rank: np.where(rank.tasks.kernel.match(names.__contains__), ratio, 1.0)

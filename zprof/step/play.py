@@ -27,7 +27,7 @@ leave out.
 
 The step is played from its kernels where their launches were recorded, else from the spans of its threads.
 What an engine would schedule otherwise is no edit of spans: there the units are played
-(:mod:`zprof.step.from_units`), and the gain is that of their model.
+(:mod:`zprof.step.unit_calibration`), and the gain is that of their model.
 """
 
 from collections import defaultdict, deque
@@ -45,10 +45,9 @@ from zprof.analysis.intervals import Int64s, covered, union
 from zprof.model.gaps import Gap
 from zprof.model.plan import Change
 from zprof.step.from_recording import build_graph, build_host_graph
-from zprof.step.from_units.prediction import predict_gain_ns
-from zprof.step.lost_members import merge_orders
 from zprof.step.message_sizes import ResizedMessages
-from zprof.step.tasks import NONE, Floats, Graph, RankGraph, step_places
+from zprof.step.prediction import predict_gain_ns
+from zprof.step.tasks import NONE, Floats, Graph, RankGraph, merge_orders, step_places
 
 #: Maximum rounds until the times of messages that share a link converge; up to ten are usual.
 _MAX_ROUNDS = 30

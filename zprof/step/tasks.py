@@ -4,7 +4,9 @@ A task is one call of the host, with the work that it launched, if any. Times ar
 clock, counted from the start of the first replayed step.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -201,3 +203,29 @@ def _is_sequential(tasks: Sequence[RankTasks], numbers: Sequence[Int64s], is_min
         if len(at) > 1 and (each.work[at[1:], 0] < each.work[at[:-1], 1] - _OVERLAP_NS).any():
             return False
     return True
+
+
+def merge_orders(orders: Iterable[Sequence[int]]) -> list[int] | None:
+    """Return all numbers in an order that agrees with all of these, None if they contradict each other."""
+    distinct = {tuple(order): None for order in orders if len(order)}
+    if len(distinct) <= 1:
+        return [number for order in distinct for number in order]
+    sorter: TopologicalSorter[int] = TopologicalSorter()
+    for order in distinct:
+        sorter.add(order[0])
+        for before, after in pairwise(order):
+            sorter.add(after, before)
+    try:
+        return list(sorter.static_order())
+    except CycleError:
+        return None
+
+
+def lower_median(rows: Floats) -> Floats:
+    """Return the median of each column, the lower one if the number of rows is even."""
+    return np.sort(rows, axis=0)[(len(rows) - 1) // 2]
+
+
+def own_work_ns(rank: RankGraph) -> Floats:
+    """Return the run time of each piece of work that is not a collective, else 0."""
+    return np.where(rank.collective == NONE, rank.work_ns, 0.0)

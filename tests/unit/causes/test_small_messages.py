@@ -21,7 +21,7 @@ from zprof.causes.latency_bound_collectives import CAUSE as latency_bound_collec
 from zprof.causes.units_too_small import CAUSE as units_too_small
 from zprof.model.findings import Confidence
 from zprof.model.time import LinkFit
-from zprof.step.small_messages import (
+from zprof.step.message_sizes import (
     SmallMessages,
     count_units_per_block,
     find_block,

@@ -16,9 +16,9 @@ from zprof.run.reader import load
 from zprof.simulator.ground_truth import write_job
 from zprof.simulator.regular import plant
 from zprof.step.from_recording import build_graph
-from zprof.step.lost_members import fill_lost_members, merge_orders
 from zprof.step.play import play_graph
-from zprof.step.tasks import NONE, Graph, RankTasks
+from zprof.step.tasks import NONE, Graph, RankTasks, merge_orders
+from zprof.step.waits import fill_lost_members
 
 COMPUTE, COMM = 7, 20
 LAUNCH, RECORD = "cudaLaunchKernelExC", "cudaEventRecord"

@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.replay_ranks import graph_of, replay_rank
-from zprof.step.slow_ranks import find_excess, find_slowest, mark_in_turn
+from zprof.step.rank_times import find_excess, find_slowest, mark_in_turn
 from zprof.step.slowdown import fit_slowdown
 from zprof.step.tasks import NONE, Graph
 

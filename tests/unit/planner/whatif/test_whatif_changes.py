@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from zprof.base.errors import BadInput
 from zprof.model.plan import Change
-from zprof.step.from_units.calibration import split_shared_work
-from zprof.step.from_units.changes import change_policy, refuse_change, refuse_merging
+from zprof.step.prediction import change_policy, refuse_change, refuse_merging
 from zprof.step.schedule import EnginePolicy, PassPhase, UnitSize, list_passes
+from zprof.step.unit_calibration import split_shared_work
 from zprof.step.units import DEFAULT_IN_FLIGHT
 
 POLICY = EnginePolicy(

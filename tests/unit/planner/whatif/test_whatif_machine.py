@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.plan import Change
-from zprof.step.from_units.unit_replay import MessageCosts, PassWork, replay_steps
 from zprof.step.links import Link, LinkLine
 from zprof.step.schedule import (
     Await,
@@ -18,6 +17,7 @@ from zprof.step.schedule import (
     build_program,
     list_passes,
 )
+from zprof.step.unit_replay import MessageCosts, PassWork, replay_steps
 
 FREE = MessageCosts(launch_ns={}, pick_up_ns=0, queue_ns=0, wake_ns=0, lanes=False)
 COSTS = MessageCosts(launch_ns={"all_gather": 1.0}, pick_up_ns=2.0, queue_ns=0.0, wake_ns=4.0, lanes=False)

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from zprof.model.tenants import Tenant
 from zprof.planner.whatif import BytesByTenant, MemorySizes, list_moments
-from zprof.step.from_units.unit_replay import PassWork, StepPasses
 from zprof.step.schedule import EnginePolicy, UnitSize, list_passes
+from zprof.step.unit_replay import PassWork, StepPasses
 
 ROOT, UNIT, BLOCKS, RANKS = 10.0, 100.0, 4, 2
 WHOLE = ROOT + BLOCKS * UNIT

@@ -11,7 +11,7 @@ from zprof.base.errors import BadInput
 from zprof.model.plan import Change
 from zprof.model.training import TrainingFacts
 from zprof.planner.whatif import predict_changes
-from zprof.step.from_units.prediction import predict_gain_ns
+from zprof.step.prediction import predict_gain_ns
 
 SHAPES = {
     "made by hand": lambda: analysis_of(Scenario(steps=3, units=3)),

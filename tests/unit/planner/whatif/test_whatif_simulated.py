@@ -15,7 +15,7 @@ from zprof.model.time import LEDGER_TERMS
 from zprof.model.training import TrainingFacts
 from zprof.planner.whatif import predict_changes
 from zprof.simulator.plan import Gathering, Network, SimulationPlan, Vendor
-from zprof.step.from_units.prediction import predict_gain_ns
+from zprof.step.prediction import predict_gain_ns
 
 NETWORKS = {
     "fast": Network(),

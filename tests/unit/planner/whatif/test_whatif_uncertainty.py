@@ -10,7 +10,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.plan import Change, Outlook, PredictedFigure
 from zprof.planner.whatif import predict_changes
 from zprof.simulator.plan import SimulationPlan, Vendor
-from zprof.step.from_units.prediction import MIN_RANGE_RATIO, MIN_STAGE_RANGE_RATIO
+from zprof.step.prediction import MIN_RANGE_RATIO, MIN_STAGE_RANGE_RATIO
 
 DEVICE = SimulationPlan(ranks=2, units=5, steps=3)
 CPU = SimulationPlan(ranks=2, units=4, steps=3, vendor=Vendor.GLOO)

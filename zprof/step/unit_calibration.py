@@ -23,10 +23,10 @@ from zprof.model.collectives import BYTES_PER_ELEMENT
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
 from zprof.model.plan import Calibration
-from zprof.step.from_units.unit_replay import MessageCosts, PassWork, StepPasses, measure_costs
 from zprof.step.links import Link, fit_link
 from zprof.step.schedule import EnginePolicy, Pass, PassPhase, UnitSize, list_passes
 from zprof.step.tasks import Floats
+from zprof.step.unit_replay import MessageCosts, PassWork, StepPasses, measure_costs
 from zprof.step.units import (
     ShardingMessages,
     UnitOrder,
