@@ -13,7 +13,7 @@ import pytest
 from zprof.base.errors import BadInput
 from zprof.process.command import run_command
 
-ROOT = str(Path(__file__).parents[4])
+ROOT = str(Path(__file__).parents[3])
 PARENT = """
 import os, sys
 from zprof.process.command import run_command

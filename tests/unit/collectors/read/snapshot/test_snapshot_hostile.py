@@ -18,7 +18,7 @@ from zprof.cli import main
 from zprof.collectors.read.snapshot.convert import convert_snapshot
 from zprof.collectors.read.snapshot.reader import read_snapshot
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 
 #: Reads attacks and random damage as the reader's child does, under its limits.
 MANY = """

@@ -16,7 +16,7 @@ from zprof.collectors.read.imports.file_ranks import RankedFile
 from zprof.collectors.read.imports.options import NoImportProgress
 from zprof.run.reader import load
 
-ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[4])}
+ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[5])}
 
 
 @pytest.fixture

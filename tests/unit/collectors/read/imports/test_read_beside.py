@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.trace_folders import trace_document, write_trace
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 #: Files of this size are worth a process.
 LARGE_BYTES = 3 << 20
 #: Imports a file into a run; without threads, as the command line starts.

@@ -7,7 +7,7 @@ import torch
 
 from zprof.collectors.record import torch_private
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def private_names(path: Path) -> set[str]:

@@ -11,7 +11,7 @@ import pytest
 from zprof.base.errors import BadInput
 from zprof.collectors.record.launch.in_process import check_program, is_python_program
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 RECORD = ("-m", "zprof", "record", "-o", "r", "--")
 
 SHOW = """
