@@ -16,12 +16,12 @@ from zprof.cli.registry import COMMANDS, Command, Entry, Group
 from zprof.version import __version__
 
 HELP_COMMAND = "help"
-_DESCRIPTION = "Explains why sharded training is slow, hangs or runs out of memory, and what to change."
+_DESCRIPTION = "Explains why sharded training is slow or runs out of memory, and what to change."
 _NEXT_STEPS = """\
 Getting started:
   zprof diagnose RUN                             analyze a recording or a trace
   zprof record -o run.zprof -- python train.py   record a training job
-  zprof demo                                     record and diagnose a small demo job
+  zprof demo                                     try it on a small job
 
 zprof help COMMAND explains a command, zprof help ZP301 a finding."""
 #: Characters of a word that an error quotes, and choices that it lists.

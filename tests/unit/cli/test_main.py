@@ -23,7 +23,7 @@ from zprof.process.memory_limit import find_exhausted_limit
 def test_help_has_an_example(call: Call, command: str) -> None:
     code, out, _ = call(*([command] if command else []), "--help")
     assert code == 0
-    assert f"\n  zprof {command}" in out[out.rindex("example") :]
+    assert f"\n  zprof {command}" in out[out.rindex("examples:" if command else "Getting started:") :]
     if not command:
         assert all(entry.name in out for entry in COMMANDS)
         assert all(len(line) <= 80 for line in out.splitlines())
