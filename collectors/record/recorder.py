@@ -31,7 +31,7 @@ except ModuleNotFoundError:
 
 from zprof.collectors.record.base import Collector, Columns, FaultGuard, WindowRows, first_line
 from zprof.collectors.record.clock_pings import ClockPings
-from zprof.collectors.record.devices.watch import Devices, DeviceWatch, NoDevices
+from zprof.collectors.record.devices.watch import Devices, DeviceWatch
 from zprof.collectors.record.identity import (
     RankIdentity,
     describe_device,
@@ -129,7 +129,7 @@ class Recorder:
         self._memory_mode = memory_mode
         self._owners = owners or _own_nothing
         self._marks, self._samples = MarkLog(), SampleLog()
-        self._devices = devices or NoDevices()
+        self._devices = devices or Devices()
         self._set_writing, self._more_gaps = set_writing, more_gaps
         self._guard = FaultGuard()
         self._windows = WindowRecorder(collectors, self._marks, self._guard)

@@ -1,9 +1,9 @@
 """torch's side of a GPU without a GPU, for tests of device counters."""
 
-from zprof.collectors.record.devices.nvml import DeviceIdentity
+from zprof.collectors.record.devices.nvml import DeviceIdentity, TorchCuda
 
 
-class FakeCuda:
+class FakeCuda(TorchCuda):
     """``identities`` by torch's index; ``reserved`` is what the allocator holds on each."""
 
     def __init__(

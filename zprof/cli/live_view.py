@@ -22,6 +22,7 @@ from zprof.base.formatting import printable
 from zprof.cli import console
 from zprof.cli.progress import steps_progress
 from zprof.process.child import Child
+from zprof.process.command import CommandObserver
 from zprof.process.interrupts import accept_interrupt
 
 _END_JOB = 130
@@ -55,7 +56,7 @@ def should_show_live(requested: bool, run: Path) -> bool:
     return not obstacle
 
 
-class LiveView:
+class LiveView(CommandObserver):
     """A live view that runs from ``start`` until the user closes it or ``close`` is called.
 
     Args:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from zprof.cli import console
-from zprof.collectors.read.imports.options import ImportProgress, NoImportProgress
+from zprof.collectors.read.imports.options import ImportProgress
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -41,7 +41,7 @@ _MIN_REFRESH_S = 0.1
 def import_progress() -> Iterator[ImportProgress]:
     """Yield the object to which an import reports its progress."""
     if not console.are_terminals(sys.stderr):
-        yield NoImportProgress()
+        yield ImportProgress()
         return
     bar = _ImportBar()
     try:
@@ -50,7 +50,7 @@ def import_progress() -> Iterator[ImportProgress]:
         bar.close()
 
 
-class _ImportBar:
+class _ImportBar(ImportProgress):
     """Progress bar of one import: the bytes read, and the stage; shown only if the import is large enough.
 
     The bar is drawn when progress is reported, without a thread of its own, and not before: the processes

@@ -192,6 +192,6 @@ def as_run(run: str | Path | Run, window: str | None = None) -> Run:
 
 
 def _no_progress() -> "AbstractContextManager[ImportProgress]":
-    from zprof.collectors.read.imports.options import NoImportProgress
+    from zprof.collectors.read.imports.options import ImportProgress
 
-    return nullcontext(NoImportProgress())
+    return nullcontext(ImportProgress())

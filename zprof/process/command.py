@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from msgspec import Struct
 
@@ -154,8 +154,11 @@ class TreeTerminator:
         ]
 
 
-class CommandObserver(Protocol):
-    """Owner of the terminal while the command runs; its methods must not block, except ``finish_job``."""
+class CommandObserver:
+    """Owner of the terminal while the command runs; by default nobody is, and it does nothing.
+
+    Its methods must not block, except ``finish_job``.
+    """
 
     def start(self) -> None:
         """Prepare for the start of the command."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 from zprof.base.errors import BadInput
 from zprof.collectors.read.formats import FORMATS
 from zprof.collectors.read.imports.file_ranks import RankedFile
-from zprof.collectors.read.imports.options import ImportOptions, ImportProgress, NoImportProgress, Written
+from zprof.collectors.read.imports.options import ImportOptions, ImportProgress, Written
 from zprof.collectors.read.imports.sources import find_sources
 from zprof.run.output_path import replace_run
 
@@ -56,7 +56,7 @@ def import_paths(
                     sources.files,
                     sources.notes,
                     options or ImportOptions(),
-                    progress or NoImportProgress(),
+                    progress or ImportProgress(),
                 )
                 if run.is_dir():
                     run.rmdir()  # replace_run leaves a folder only if it is empty

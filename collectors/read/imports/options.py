@@ -1,7 +1,6 @@
 """Define the options, progress and outcome of an import."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -31,8 +30,11 @@ class Written(Struct, frozen=True, kw_only=True):
     is_cacheable: bool = True
 
 
-class ImportProgress(Protocol):
-    """Progress of an import; called in order, in the process that the user started."""
+class ImportProgress:
+    """Progress of an import; by default it is discarded.
+
+    Called in order, in the process that the user started.
+    """
 
     def start(self, ranks: int, total_bytes: int) -> None:
         """Report that reading the files of ``ranks`` ranks starts."""
@@ -42,16 +44,3 @@ class ImportProgress(Protocol):
 
     def finish_rank(self) -> None:
         """Report that one more file has been imported."""
-
-
-class NoImportProgress:
-    """Discards the progress of an import."""
-
-    def start(self, ranks: int, total_bytes: int) -> None:
-        """Do nothing."""
-
-    def report_bytes(self, total_bytes: int) -> None:
-        """Do nothing."""
-
-    def finish_rank(self) -> None:
-        """Do nothing."""

@@ -8,7 +8,7 @@ its own UUID; its PCI address belongs to the entire GPU, whose counters are not 
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from msgspec import Struct
@@ -57,25 +57,6 @@ class DeviceIdentity(Struct, frozen=True, kw_only=True):
 
     uuid: str | None
     bus_id: str | None
-
-
-class CudaQueries(Protocol):
-    """The CUDA queries that device counters need."""
-
-    def is_built(self) -> bool:
-        """Return True if this torch can use an NVIDIA GPU at all."""
-
-    def in_use(self) -> bool:
-        """Return True if the program has started to use a GPU."""
-
-    def devices(self) -> list[int]:
-        """Return the indices of the devices on which this process has a context."""
-
-    def identity(self, index: int) -> DeviceIdentity:
-        """Return the driver-level ids of the device."""
-
-    def reserved_bytes(self, index: int) -> int | None:
-        """Return the bytes that torch's allocator has reserved on the device, or None."""
 
 
 def load_pynvml() -> Any:
@@ -186,7 +167,7 @@ def explain_nvml_error(nvml: Any, error: Exception) -> QueryFailure:
 
 
 class TorchCuda:
-    """Answer the queries through torch.
+    """What device counters ask of torch.
 
     Safe on any thread: creates no context and never waits for a device.
     """

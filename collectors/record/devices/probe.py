@@ -14,8 +14,8 @@ from typing import Any
 from msgspec import Struct
 
 from zprof.collectors.record.devices.nvml import (
-    CudaQueries,
     QueryFailure,
+    TorchCuda,
     UnusableAnswer,
     explain_nvml_error,
     find_handle,
@@ -171,7 +171,7 @@ class _QueryOutcome(Struct):
 class DeviceProbe:
     """Read one device, given by its torch index. Queries that fail permanently are not repeated."""
 
-    def __init__(self, nvml: Any, cuda: CudaQueries, index: int) -> None:
+    def __init__(self, nvml: Any, cuda: TorchCuda, index: int) -> None:
         self.device = f"cuda:{index}"
         self._nvml, self._cuda, self._index = nvml, cuda, index
         self._handle: Any = None

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,7 +27,6 @@ from msgspec.structs import fields
 from zprof.collectors.read.kineto.process_groups import format_ranks
 from zprof.collectors.record.base import Columns, first_line
 from zprof.collectors.record.devices.nvml import (
-    CudaQueries,
     LoadLibrary,
     TorchCuda,
     has_nvidia_driver,
@@ -157,7 +156,7 @@ class DeviceSampler:
 
     def __init__(
         self,
-        cuda: CudaQueries,
+        cuda: TorchCuda,
         load: LoadLibrary,
         *,
         pace: SamplingPace,
@@ -260,8 +259,8 @@ class DeviceSampler:
         )
 
 
-class Devices(Protocol):
-    """The interface of device counters that the recorder needs."""
+class Devices:
+    """Device counters as the recorder calls them; by default nothing is recorded."""
 
     def start(self) -> None:
         """Start recording."""
@@ -274,39 +273,20 @@ class Devices(Protocol):
 
     def columns(self) -> Columns | None:
         """Return the table ``device`` so far; None if it has no row."""
-
-    def gaps(self) -> list[Gap]:
-        """Return a gap for everything that could not be recorded."""
-
-
-class NoDevices:
-    """Record nothing."""
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def step(self) -> None:
-        """Do nothing."""
-
-    def stop(self) -> None:
-        """Do nothing."""
-
-    def columns(self) -> Columns | None:
-        """Return None."""
         return None
 
     def gaps(self) -> list[Gap]:
-        """Return an empty list."""
+        """Return a gap for everything that could not be recorded."""
         return []
 
 
-class DeviceWatch:
+class DeviceWatch(Devices):
     """Record the GPUs of this process; do nothing without an NVIDIA driver."""
 
     def __init__(
         self,
         *,
-        cuda: CudaQueries | None = None,
+        cuda: TorchCuda | None = None,
         load: LoadLibrary = load_pynvml,
         has_driver: Callable[[], bool] = has_nvidia_driver,
         pace: SamplingPace | None = None,

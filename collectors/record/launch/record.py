@@ -239,16 +239,13 @@ def get_launcher_start_ns() -> int:
     return time.time_ns() - int(age_s * 1e9)
 
 
-class WritingObserver:
-    """Observer of a command that prints one note while its ranks write; it never owns the terminal."""
+class WritingObserver(CommandObserver):
+    """Prints one note while the ranks of a command write; it never owns the terminal."""
 
     def __init__(self, session: Session, run: Path, print_note: Callable[[str], None]) -> None:
         self._session, self._run, self._print_note = session, run, print_note
         self._seen: Collection[int] = ()
         self._has_noted = False
-
-    def start(self) -> None:
-        """Do nothing: the terminal is the command's."""
 
     def poll(self) -> None:
         """Print the note if a rank was writing at the last poll already; called about once a second."""
@@ -263,15 +260,6 @@ class WritingObserver:
             more = f" and {len(slow) - _MAX_LISTED} more" if len(slow) > _MAX_LISTED else ""
             ranks = f"rank{'s' if len(slow) > 1 else ''} {listed}{more}"
             self._print_note(f"writing the recording of {ranks}; training waits for it")
-
-    def handle_signal(self, number: int) -> None:
-        """Do nothing: the command handles its signals."""
-
-    def finish_job(self, code: int) -> None:
-        """Do nothing: the caller prints what was written."""
-
-    def close(self) -> None:
-        """Do nothing: no terminal is held."""
 
 
 def format_stall(run: Path, seconds: float) -> str:

@@ -16,7 +16,7 @@ import bisect
 import gc
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -232,27 +232,8 @@ def _is_collective(operator: str | None) -> bool:
     return operator is not None and operator.startswith(OPERATOR_PREFIXES)
 
 
-class CudaMemory(Protocol):
-    """The interface of ``torch.cuda.memory`` that a history needs."""
-
-    def in_use(self) -> bool:
-        """Return True if this process uses a CUDA device, without initializing one."""
-
-    def is_recorded(self) -> bool:
-        """Return True if the history is being recorded."""
-
-    def record(self, max_entries: int) -> None:
-        """Start recording."""
-
-    def snapshot(self) -> Mapping[str, Any]:
-        """Return everything recorded so far."""
-
-    def end(self) -> None:
-        """Stop recording."""
-
-
-class TorchCudaMemory:
-    """Implement the interface with torch."""
+class CudaMemory:
+    """What a history needs of ``torch.cuda.memory``."""
 
     def in_use(self) -> bool:
         """Return True if CUDA is initialized, without initializing it."""
@@ -279,7 +260,7 @@ class CudaHistory:
     """Record between ``start`` and ``stop``; there are no tables if no CUDA device is in use."""
 
     def __init__(self, memory: CudaMemory | None = None, *, max_entries: int = MAX_ENTRIES) -> None:
-        self._memory = memory or TorchCudaMemory()
+        self._memory = memory or CudaMemory()
         self._max_entries = max_entries
         self._recording = False
         self._snapshot: Mapping[str, Any] | None = None

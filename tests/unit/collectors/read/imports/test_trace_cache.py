@@ -13,7 +13,7 @@ from tests.support.trace_folders import trace_document, write_ranks, write_trace
 from zprof.collectors.read.imports import cache, traces
 from zprof.collectors.read.imports.cache import ORIGIN_NAME, import_cached, read_origin, write_origin
 from zprof.collectors.read.imports.file_ranks import RankedFile
-from zprof.collectors.read.imports.options import NoImportProgress
+from zprof.collectors.read.imports.options import ImportProgress
 from zprof.run.reader import load
 
 ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[5])}
@@ -33,7 +33,7 @@ def import_folder(path: Path) -> Path:
 def open_cached(path: Path) -> tuple[Path, bool]:
     """Return the run, and whether it came from the cache."""
     before = {each: each.stat().st_ino for each in import_folder(path).glob("*.zprof-cache")}
-    run = import_cached([path], lambda note: None, NoImportProgress())
+    run = import_cached([path], lambda note: None, ImportProgress())
     return run, before.get(run.parent) == run.parent.stat().st_ino
 
 
@@ -84,7 +84,7 @@ def test_a_cache_that_is_a_link_is_not_used(folder: Path, tmp_path: Path) -> Non
     cached.rename(tmp_path / "planted")
     cached.symlink_to(tmp_path / "planted")
     before = sorted((tmp_path / "planted").rglob("*"))
-    run = import_cached([folder], lambda note: None, NoImportProgress())
+    run = import_cached([folder], lambda note: None, ImportProgress())
     assert cached not in run.parents
     assert cached.is_symlink()
     assert sorted((tmp_path / "planted").rglob("*")) == before, "nothing is written where it leads"
@@ -99,9 +99,9 @@ def test_without_a_cache_the_import_is_kept_while_the_command_runs(
     code = (
         "import os, sys; from pathlib import Path; os.path.expanduser = lambda path: path\n"
         "from zprof.collectors.read.imports.cache import import_cached\n"
-        "from zprof.collectors.read.imports.import_paths import NoImportProgress\n"
+        "from zprof.collectors.read.imports.import_paths import ImportProgress\n"
         "from zprof.run.reader import load\n"
-        "run = import_cached([Path(sys.argv[1])], print, NoImportProgress())\n"
+        "run = import_cached([Path(sys.argv[1])], print, ImportProgress())\n"
         "assert load(run).ranks == (0,); assert run.is_relative_to(os.environ['TMPDIR']), run\n"
     )
     home = str(tmp_path / cache_home) if cache_home == "home" else cache_home
@@ -114,11 +114,11 @@ def test_leftovers_of_a_killed_import_are_removed_and_work_in_progress_is_not(fo
     code = (
         "import signal, sys; from pathlib import Path\n"
         "from zprof.collectors.read.imports import cache\n"
-        "from zprof.collectors.read.imports.import_paths import NoImportProgress\n"
+        "from zprof.collectors.read.imports.import_paths import ImportProgress\n"
         "def work(*_, **__):\n"
         "    print('there', flush=True); signal.pause()\n"
         "cache.import_paths = work\n"
-        "cache.import_cached([Path(sys.argv[1])], lambda note: None, NoImportProgress())\n"
+        "cache.import_cached([Path(sys.argv[1])], lambda note: None, ImportProgress())\n"
     )
     command, environment = [sys.executable, "-c", code, str(folder)], os.environ | ENVIRONMENT
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
@@ -218,7 +218,7 @@ def test_a_damaged_import_is_made_again_with_a_note(damage: Callable[[Path], Non
     write_ranks(folder, 2)
     damage(open_cached(folder)[0])
     notes: list[str] = []
-    run = load(import_cached([folder], notes.append, NoImportProgress()))
+    run = load(import_cached([folder], notes.append, ImportProgress()))
     assert any("damaged" in note for note in notes)
     assert run.ranks == (0, 1)
     assert all(run.table(rank, "events").num_rows for rank in run.ranks)
@@ -272,7 +272,7 @@ def test_a_run_has_the_name_of_its_file_without_endings(folder: Path) -> None:
     names = {"qwen_0.5b.pt.trace.json.gz": "qwen_0.5b", "a.JSON": "a", "a.b": "a.b", ".json": "trace"}
     for file, run in names.items():
         (folder / file).write_bytes((folder / "rank0.json").read_bytes())
-        assert import_cached([folder / file], print, NoImportProgress()).name == f"{run}.zprof"
+        assert import_cached([folder / file], print, ImportProgress()).name == f"{run}.zprof"
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from zprof.collectors.record.devices.nvml import DeviceIdentity
 from zprof.collectors.record.devices.watch import (
     DeviceLog,
     DeviceRow,
+    Devices,
     DeviceSampler,
     DeviceWatch,
-    NoDevices,
     SampleReason,
     SamplingPace,
 )
@@ -158,7 +158,7 @@ def test_without_a_gpu_in_use_there_are_no_rows(built: bool, driver: bool, used:
     assert [gap.what for gap in watching.gaps()] == ["device counters"] * gaps
 
 
-def record(path: Path, devices: NoDevices | DeviceWatch) -> Run:
+def record(path: Path, devices: Devices) -> Run:
     schedule = RecordingSchedule(skip=3, memory=0, time=0)
     with Recorder(path, schedule, TrainingFacts, {}, devices=devices) as recording:
         for _ in range(schedule.total):
@@ -193,7 +193,7 @@ def test_a_fault_of_the_counters_leaves_the_run_whole(tmp_path: Path, where: str
     def fail() -> None:
         raise RuntimeError("planted")
 
-    broken = NoDevices()
+    broken = Devices()
     setattr(broken, where, fail)
     run = record(tmp_path, broken)
     assert run.rank_manifests[0].status == "complete"
