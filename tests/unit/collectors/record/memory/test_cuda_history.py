@@ -12,7 +12,12 @@ from benchmarks.snapshot_truth.segments import MIB
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshots import frames, random_history
 from zprof.collectors.record.memory import collector as collector_module
-from zprof.collectors.record.memory.allocator_events import FIRST_STACK, CudaHistory, CudaMemory, merge_history
+from zprof.collectors.record.memory.allocator_events import (
+    FIRST_STACK,
+    CudaHistory,
+    CudaMemory,
+    merge_history,
+)
 from zprof.collectors.record.memory.collector import MemoryCollector
 from zprof.collectors.record.schedule import MemoryMode
 from zprof.run.schema import TABLES
