@@ -1,4 +1,4 @@
-"""Diagnose jobs of the independent simulator: what was planted, what was found, what each fix really saves.
+"""Diagnose simulated jobs: what was planted, what was found, what each fix really saves.
 
 :mod:`zprof.simulator` draws jobs without knowledge of the rules, and says what removing any cause saves,
 planted or not.  So a finding of a cause that was not planted is judged like any other: by what its fix would

@@ -26,7 +26,7 @@ ALLOWED = {
     "causes": "step analysis run model base process",
     "diagnosis": "causes step analysis run model base process",
     "checks": "reports analysis run model base process",
-    "simulator": "model base",
+    "simulator": "",
     "reports": "model base",
     "collectors": "cache run model base process",
     "reference_engine": "",
@@ -110,18 +110,6 @@ def test_pandas_is_for_tables_that_a_user_is_given() -> None:
         path.relative_to(ROOT).as_posix() for _, path, name in all_imports() if name.split(".")[0] == "pandas"
     }
     assert found == MAY_IMPORT_PANDAS
-
-
-def test_simulated_jobs_know_nothing_of_zprof() -> None:
-    old = {"causes.py", "plan.py", "simulate.py", "whole_files.py"}
-    paths = [path for path in (ROOT / "zprof/simulator").glob("*.py") if path.name not in old]
-    assert paths
-    assert not [path for path in paths for name in imports_of(path) if is_zprof(name)]
-
-
-def is_zprof(name: str) -> bool:
-    """Whether it is of zprof and not of its simulator."""
-    return name.split(".")[0] == "zprof" and not name.startswith("zprof.simulator")
 
 
 def test_every_folder_has_a_rule() -> None:

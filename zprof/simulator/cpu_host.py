@@ -8,7 +8,9 @@ from typing import Final
 from zprof.simulator import operations as p
 from zprof.simulator.host import Host, name_operator
 from zprof.simulator.job import mix
-from zprof.simulator.state import Event, Task
+from zprof.simulator.machine import Machine
+from zprof.simulator.state import Event, Rank, Task
+from zprof.simulator.trace_writer import GroupNames
 
 _WAKE_NS: Final = 30_000
 """From the end of a collective until the main thread goes on."""
@@ -18,6 +20,40 @@ _NO_WAIT_NS: Final = 2_000
 
 class CpuHost(Host):
     """A rank whose main thread does what elsewhere a device's compute stream does."""
+
+    def __init__(self, machine: Machine, rank: Rank) -> None:
+        super().__init__(machine, rank)
+        self.groups = GroupNames(machine.job)
+        self.last: dict[int, Task] = {}
+        """By stream, the last collective that its work comes after."""
+        self.awaited: set[Task | None] = {None}
+
+    def enqueue(self, stream: int, task: Task, event: Event | None = None) -> None:
+        """Append a task to a stream; an event stands for the last collective that it comes after."""
+        if task.cat == "collective":
+            self.last[stream] = task
+        elif event is not None and task.cat == "record":
+            event.collective = self.last.get(stream)
+        elif event is not None and event.collective is not None:
+            self.last[stream] = event.collective
+        super().enqueue(stream, task, event)
+
+    def launch_collective(self, op: p.Op) -> Generator[Event]:
+        """Hand a collective to the thread of its group; an engine may write a range around the call."""
+        began = self.now
+        yield from super().launch_collective(op)
+        if self.machine.job.dialect.names_collectives and self.machine.record:
+            task = self.rank.tasks[-1]
+            _, _, sent, got, itemsize, _ = task.info
+            size, dtype = max(int(sent), int(got)) * int(itemsize), p.DTYPES[int(itemsize)]
+            name = f"zprof::launch {self.identify(task)} bytes={size} dtype={dtype}"
+            self.external += 1
+            self.row("user_annotation", name, p.MAIN, began, 0)
+
+    def identify(self, task: Task) -> str:
+        """Return kind, group and number of a collective as ranges of engines state them."""
+        kind, *_, number = task.info
+        return f"{kind} pg={self.groups.describe(task.kind, self.rank.index)[0]} seq={number}"
 
     def launch_kernel(self, op: p.Op) -> Generator[Event]:
         """Compute on the main thread; its time outside of operators is Python's."""
@@ -58,8 +94,25 @@ class CpuHost(Host):
         else:
             yield from self.await_events(events)
             self.now += _WAKE_NS
-        self.external += 1
-        self.row("wait", "zprof::wait", p.MAIN, begin, 0)
+        if self.machine.job.dialect.names_collectives:
+            self.name_waits(begin, events)
+        else:
+            self.external += 1
+            self.row("wait", "zprof::wait", p.MAIN, begin, 0)
+
+    def name_waits(self, begin: int, events: list[Event]) -> None:
+        """Record for which collectives the main thread waited: for each once, in the order of their ends."""
+        ends = {event.collective: event.time for event in events if event.collective not in self.awaited}
+        woken = self.now
+        for task, end in sorted(ends.items(), key=lambda item: item[1]):
+            if task is not None and (end > begin or len(events) == 1):
+                is_last = end == max(ends.values())
+                self.now = woken if is_last else end
+                self.external += 1
+                self.row("wait", f"zprof::wait {self.identify(task)}", p.MAIN, begin, 0)
+                self.awaited.add(task)
+                begin = self.now
+        self.now = woken
 
     def read_result(self, op: p.Op) -> Generator[Event]:
         """Wait for all that is in flight: on a processor, that is what a value read back may depend on."""

@@ -223,7 +223,7 @@ class StepProgram(OperationList):
             if frame:
                 self.open(f"nn.Module: {unit.name.split('.')[0].title()}Block_{index}", "python_function")
             following = stages[place + 1] if place + 1 < len(stages) else None
-            self.pre_forward(index, following if job.explicit_forward_prefetch else None)
+            self.pre_forward(index, following if self.prefetches_forward() else None)
             self.compute_forward(unit.segments)
             self.finish_unit()
             last = place + 1 == len(stages)
@@ -243,6 +243,13 @@ class StepProgram(OperationList):
             self.compute_forward(head)
         if job.dialect.annotations == "fsdp1":
             self.close()
+
+    def prefetches_forward(self) -> bool:
+        """Return True if the next unit's gather is launched before this one's compute.
+
+        A device's host runs ahead and launches it in time by itself. On a CPU rank the program must say so.
+        """
+        return self.job.explicit_forward_prefetch or (self.job.on_cpu and self.job.prefetch != "off")
 
     def drops_after_forward(self) -> bool:
         """Return True if units are resharded after this forward."""
@@ -459,10 +466,7 @@ class StepProgram(OperationList):
         if job.offload_ns_per_param:
             self.optimize_on_cpu(shard)
         else:
-            parts = 2 + min(6, len(job.blocks) // 4)
-            for part in range(parts):
-                cost = 28 * shard / parts / job.gpu.memory_rate
-                self.run_kernel(COMPUTE, kernels.ADAM, cost, "adam", part)
+            self.update(shard)
         if job.dialect.optimizer_range:
             self.close()
         if not job.sharded_parameters and job.engine != "ddp":
@@ -476,21 +480,34 @@ class StepProgram(OperationList):
             self.close()
 
     def optimize_on_cpu(self, shard: int) -> None:
-        """Copy gradients to the host, step there, copy parameters back; the GPU is idle meanwhile."""
+        """Copy gradients to the host, step there, copy parameters back; the GPU is idle meanwhile.
+
+        A CPU rank fetches its states from slower memory and stores them; its update takes as long as ever.
+        """
         job = self.job
         parts = 3
         for part in range(parts):
             size = 4 * shard // parts
             cost = int(size / job.host.pcie_rate)
             self.add(MEMCPY, MAIN, COMPUTE, "DtoH", size, cost, hash_key("d2h", part))
-        self.add(SYNC, MAIN, "stream", COMPUTE, "cudaStreamSynchronize")
-        self.open("aten::_fused_adamw_", "cpu_op")
-        self.think(shard * job.offload_ns_per_param, "cpu adam")
-        self.close()
+        if job.on_cpu:
+            self.update(shard)
+        else:
+            self.add(SYNC, MAIN, "stream", COMPUTE, "cudaStreamSynchronize")
+            self.open("aten::_fused_adamw_", "cpu_op")
+            self.think(shard * job.offload_ns_per_param, "cpu adam")
+            self.close()
         for part in range(parts):
             size = job.gather_itemsize * shard // parts
             cost = int(size / job.host.pcie_rate)
             self.add(MEMCPY, MAIN, COMPUTE, "HtoD", size, cost, hash_key("h2d", part))
+
+    def update(self, shard: int) -> None:
+        """Run the kernels of the optimizer."""
+        parts = 2 + min(6, len(self.job.blocks) // 4)
+        for part in range(parts):
+            cost = 28 * shard / parts / self.job.gpu.memory_rate
+            self.run_kernel(COMPUTE, kernels.ADAM, cost, "adam", part)
 
     def unshard_first(self) -> None:
         """Gather the first unit for the next forward, as soon as its parameters are new."""

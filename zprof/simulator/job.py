@@ -197,7 +197,9 @@ class Dialect:
     vendor: Vendor = "nvidia"
     host_names: bool = False
     waits: bool = True
-    """A CPU rank records for which collective its main thread waits, as zprof's recorder does."""
+    """A CPU rank records that its main thread waits for a collective, as zprof's recorder does."""
+    names_collectives: bool = False
+    """A CPU rank's engine says which collective it launches and waits for, in zprof's grammar of ranges."""
     min_bytes: int = 0
     """Pad each file with events of an idle thread to about that many bytes."""
 

@@ -87,7 +87,7 @@ def list_collectives(schedule: Schedule) -> tuple[CollectiveTruth, ...]:
                     ranks=operation.members,
                     number=operation.number,
                     bytes=max(int(sent), int(got)) * int(itemsize),
-                    dtype={2: "bfloat16", 4: "float32"}[int(itemsize)],
+                    dtype=p.DTYPES[int(itemsize)],
                     start_ns=origin + task.start,
                     end_ns=origin + task.end,
                     wait_ns=operation.arrived - task.start,

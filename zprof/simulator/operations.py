@@ -17,6 +17,8 @@ DATA_POINT = -1
 FORWARD, BACKWARD, RECOMPUTE = range(3)
 
 Op = tuple[int | str | bool, ...]
+DTYPES: Final = {2: "bfloat16", 4: "float32"}
+"""By bytes of an element."""
 _RAW_NAMES: Final = {
     "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base", "all_reduce": "allreduce",
 }  # fmt: skip

@@ -73,6 +73,7 @@ def make_job(
     backward_ns: int = 4_000_000,
     bus: float = 100.0,
     alpha_ns: int = 15_000,
+    names_collectives: bool = False,
     **settings: Any,
 ) -> Job:
     """Return a healthy job whose units are blocks of equal size.
@@ -89,6 +90,7 @@ def make_job(
         backward_ns: Compute of its backward.
         bus: Bus bandwidth of every link, in bytes per ns.
         alpha_ns: Latency of every link.
+        names_collectives: CPU ranks say which collective they launch and wait for, as zprof's engine does.
         settings: Other fields of `Job`.
     """
     block = Block(
@@ -122,7 +124,7 @@ def make_job(
             optimizer_range=True,
             metadata=True, sequence=True, distributed_info=True, python_rows=False, gpu_annotations=True,
             shapes=False, syncs=False, gz=True, keys_first=False, one_nccl_stream=True, first_step=3,
-            vendor=vendor, host_names=True,
+            vendor=vendor, host_names=True, names_collectives=names_collectives,
         ),
         noise=0.005,
         shard_size=ranks,

@@ -9,14 +9,15 @@ from zprof.simulator.job import Job
 
 
 class Event:
-    """A CUDA event: who waits for it, and when it was reached."""
+    """A CUDA event: who waits for it, when it was reached and, on a CPU rank, which collective it follows."""
 
-    __slots__ = ("done", "time", "waiters")
+    __slots__ = ("collective", "done", "time", "waiters")
 
     def __init__(self) -> None:
         self.done = False
         self.time = 0
         self.waiters: list[Callable[[int], None]] = []
+        self.collective: Task | None = None
 
 
 class Task:

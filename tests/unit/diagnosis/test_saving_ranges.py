@@ -11,18 +11,15 @@ from tests.support.whatif_pairs import analysed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.diagnosis.find_causes import widen_by_noise
 from zprof.model.plan import Change
-from zprof.simulator.plan import Gathering, Network, SimulationPlan, Vendor
+from zprof.simulator.regular import make_job
 
-PLAN = SimulationPlan(
-    ranks=3, steps=4, units=5, prefetch=0, vendor=Vendor.GLOO, network=Network(beta_bytes_per_s=12e9),
-    gathering=Gathering(keep_last_unit=True),
-)  # fmt: skip
+JOB = make_job(ranks=3, steps=4, units=5, prefetch="off", vendor="gloo", bus=12.0)
 AHEAD = Change(prefetch=1)
 
 
 @cache
 def run() -> RunAnalysis:
-    return analysed(PLAN)
+    return analysed(JOB)
 
 
 @pytest.mark.parametrize(

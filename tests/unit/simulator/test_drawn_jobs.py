@@ -1,9 +1,8 @@
-"""Hold the independent simulator to CUDA's and NCCL's rules, and its truth to its own counterfactuals."""
+"""Hold the truth of drawn jobs to its own counterfactuals, and their files to CUPTI's rules."""
 
 import gzip
 import json
 from collections import Counter, defaultdict
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from zprof.simulator.faults import draw_candidate, remove
 from zprof.simulator.ground_truth import draw_job, gain_ns, write_job
 from zprof.simulator.job import CAUSES, Job
-from zprof.simulator.run import run_job
 
 
 def read_traces(folder: Path) -> list[dict[str, Any]]:
@@ -32,34 +30,6 @@ def find_job(cause: str | None, shape: str = "training", **wanted: object) -> Jo
         if small and all(getattr(job.dialect, key) == value for key, value in wanted.items()):
             return job
     raise AssertionError("no such job among 200")
-
-
-@pytest.mark.parametrize(
-    ("seed", "fault", "shape"),
-    [
-        (3, None, "healthy"),
-        (6, "checkpoint_regathers", "training"),
-        pytest.param(4, None, "inference", marks=pytest.mark.slow),
-        pytest.param(5, "sharding_spans_nodes", "training", marks=pytest.mark.slow),
-        pytest.param(8, "comm_slows_compute+accumulation_regathers", "training", marks=pytest.mark.slow),
-        pytest.param(9, "unhidden_optimizer_gather", "training", marks=pytest.mark.slow),
-    ],
-)
-def test_streams_and_communicators_run_in_order(seed: int, fault: str | None, shape: str) -> None:
-    schedule = run_job(draw_job(seed, fault, shape))
-    for rank in schedule.ranks:
-        lanes = defaultdict(list)
-        for task in rank.tasks:
-            assert task.start >= task.avail
-            lanes["stream", task.stream.name].append(task)
-            if task.cat == "collective":
-                lanes["communicator", task.kind].append(task)
-        for tasks in lanes.values():
-            assert all(one.end <= other.start for one, other in pairwise(tasks))
-    for operation in schedule.collectives:
-        assert sorted(operation.tasks) == list(operation.members)
-        assert len({task.info for task in operation.tasks.values()}) == 1
-        assert min(t.end for t in operation.tasks.values()) > max(t.start for t in operation.tasks.values())
 
 
 #: One of a rank and one of the engine's settings; the others are as slow as these.

@@ -1,1 +1,0 @@
-"""Run a program on all ranks at once, and record when everything happened."""

@@ -1,1 +1,0 @@
-"""Generate the instructions of every rank's host in a step."""

@@ -1,1 +1,0 @@
-"""Compute the ground truth from the schedule."""

@@ -1,1 +1,0 @@
-"""Write a schedule as traces in one vendor's format."""
