@@ -230,7 +230,7 @@ def format_interval(result: GateResult) -> str:
 
 def format_limit(limit: Limit) -> str:
     """Format the limit as the user wrote it, with the file it comes from."""
-    return f"{limit.said} ({limit.origin})" if limit.origin else limit.said
+    return f"{limit.text} ({limit.origin})" if limit.origin else limit.text
 
 
 def describe_result(result: GateResult) -> tuple[str, ...]:
@@ -307,7 +307,7 @@ def describe_judged(
     parts = [f"{limit.gate}: {format_number(value, unit)}{row.value_note}{_describe_baseline(result)}"]
     shown, shown_allowed = format_number(value, unit), format_number(allowed, unit)
     if limit.is_relative:
-        parts.append(f", allowed {shorten(printable(limit.said), _MAX_NAME_COLUMNS)} ({shown_allowed})")
+        parts.append(f", allowed {shorten(printable(limit.text), _MAX_NAME_COLUMNS)} ({shown_allowed})")
     else:
         side = "most" if limit.sense is Sense.AT_MOST else "least"
         parts.append(f", allowed at {side} {shown_allowed}")

@@ -203,7 +203,7 @@ def _list_notes(report: Report) -> Iterator[Note]:
     for rank in ranks:
         if note := describe_attribution(rank):
             yield Note(text=note)
-    for line in describe_states(report.memory.laws, _MAX_NOTE_RANKS):
+    for line in describe_states(report.memory.formulas, _MAX_NOTE_RANKS):
         yield Note(text=line)
 
 

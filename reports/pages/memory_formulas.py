@@ -30,7 +30,7 @@ from zprof.reports.table import (
 FORMULA_TITLE = "Model states against the ZeRO formula"
 _MAX_TEXT_ROWS = 12
 #: Terms of a formula check: measured = formula + padding + step counters + unexplained.
-_FORMULA_TERMS = ("law_bytes", "measured_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes")
+_FORMULA_TERMS = ("formula_bytes", "measured_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes")
 #: Shorter titles for a screen.
 _SHORT_TITLES = {"step counters": "counters"}
 #: Parameters, gradients, optimizer state.
@@ -72,14 +72,16 @@ class StateCheck(Struct, frozen=True, kw_only=True):
 def build_formula_table(report: Report, rank: int | None = None) -> Table | None:
     """Build the table of model states, of one rank or of all, largest difference from the formula first."""
     checks = [
-        (at, check) for at, check in enumerate(Cursor(report).memory.laws) if rank in (None, get(check).rank)
+        (at, check)
+        for at, check in enumerate(Cursor(report).memory.formulas)
+        if rank in (None, get(check).rank)
     ]
     checks.sort(key=lambda item: -abs(get(item[1]).unexplained_bytes))
     rows = [_build_formula_row(at, check, of_all_ranks=rank is None) for at, check in checks]
     causes = dict.fromkeys(
         f"{tenant_name(get(check).tenant)}: {get(check).cause}" for _, check in checks if get(check).cause
     )
-    metrics = [METRICS[f"memory.laws[].{name}"] for name in _FORMULA_TERMS]
+    metrics = [METRICS[f"memory.formulas[].{name}"] for name in _FORMULA_TERMS]
     return make_table(
         f"{FORMULA_TITLE}{'' if rank is None else f', rank {rank}'}",
         (
@@ -129,13 +131,14 @@ def describe_formula_check(report: Report, index: int, facts: TrainingFacts) -> 
 
     The text has the terms, the cause of a difference, the formula, and the known inputs.
     """
-    place = Cursor(report).memory.laws[index]
+    place = Cursor(report).memory.formulas[index]
     check: FormulaCheck = get(place)
-    signs = {"law_bytes": "ZeRO", "measured_bytes": "="}
+    signs = {"formula_bytes": "ZeRO", "measured_bytes": "="}
     terms = (*(name for name in _FORMULA_TERMS if name != "measured_bytes"), "measured_bytes")
     lines = [
         *(
-            f"{read(place[name]).text:>12}  {signs.get(name, '+')} {METRICS[f'memory.laws[].{name}'].title}"
+            f"{read(place[name]).text:>12}  {signs.get(name, '+')} "
+            f"{METRICS[f'memory.formulas[].{name}'].title}"
             for name in terms
         ),
         "",
@@ -177,7 +180,7 @@ def describe_states(checks: Sequence[FormulaCheck], max_ranks: int) -> tuple[str
     rank_checks = [
         StateCheck(
             rank=rank,
-            formula_bytes=sum(state.law_bytes for state in rank_checks),
+            formula_bytes=sum(state.formula_bytes for state in rank_checks),
             measured_bytes=sum(state.measured_bytes for state in rank_checks),
             padding_bytes=sum(state.padding_bytes for state in rank_checks),
             scalar_bytes=sum(state.scalar_bytes for state in rank_checks),

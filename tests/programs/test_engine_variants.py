@@ -63,10 +63,10 @@ def test_states_and_volume_are_those_of_the_formula(name: str, tmp_path: Path) -
     facts, report = run.manifest.training, diagnose(run)
     assert (facts.engine, facts.stage, facts.parameters) == (expected.engine, expected.stage, ELEMENTS)
     assert (facts.shard_ranks, facts.replica_ranks) == (expected.ranks, expected.replicas)
-    assert len(report.memory.laws) == 3 * run.manifest.world_size
-    assert NOT_EXPLAINED not in {check.cause for check in report.memory.laws}
+    assert len(report.memory.formulas) == 3 * run.manifest.world_size
+    assert NOT_EXPLAINED not in {check.cause for check in report.memory.formulas}
     for tenant in (Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE, Tenant.PARAMETERS):
-        rests = [check.unexplained_bytes for check in report.memory.laws if check.tenant is tenant]
+        rests = [check.unexplained_bytes for check in report.memory.formulas if check.tenant is tenant]
         if tenant is Tenant.PARAMETERS and expected.stage == 2:  # FSDP shards them between steps, too
             assert all(rest < 0 for rest in rests)
         else:

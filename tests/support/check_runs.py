@@ -83,7 +83,9 @@ class Made(Struct, frozen=True, kw_only=True):
 def limit(gate: str, **more: Any) -> Limit:
     """A limit as somebody stated it."""
     unit = "ratio" if gate.endswith("ratio") else "bytes"
-    return Limit(**{"gate": gate, "unit": Unit(unit), "said": "so", "origin": "zprof.toml"} | more)
+    return Limit(
+        **{"gate": gate, "unit": Unit(unit), "text": "so", "said": "so", "origin": "zprof.toml"} | more
+    )
 
 
 def at_least(gate: str, **more: Any) -> Limit:

@@ -41,6 +41,7 @@ def full_memory(module: str = "blocks.3.mlp") -> Memory:
             tenant="temporary_buffers",
             delta_bytes={"temporary_buffers": 1024, "activations": 0, "untagged": 0},
         ),
+        formulas=plain.formulas,
         laws=plain.laws,
         devices=tuple(_device(first, moment) for moment in ("allocated peak", "reserved peak")),
         counters=(
@@ -79,7 +80,8 @@ def by_sizes(memory: Memory) -> Memory:
         for rank in memory.per_rank
     )
     top = tuple(replace(entry, basis=Basis.SIZES) for entry in memory.top)
-    return replace(memory, per_rank=ranks, top=top, phases=(), laws=(), init=(), host=(), counters=())
+    left = {name: () for name in ("phases", "formulas", "laws", "init", "host", "counters")}
+    return replace(memory, per_rank=ranks, top=top, **left)
 
 
 def _sized(part: MemoryPart) -> MemoryPart:

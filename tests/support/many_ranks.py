@@ -14,6 +14,7 @@ def spread_out(report: Report, ranks: int, steps: int, late: int, points: int = 
     """
     time, memory = report.time, report.memory
     first = memory.timelines[:1] if points else ()
+    formulas = tuple(replace(check, rank=rank) for rank in range(ranks) for check in memory.formulas[:3])
     return replace(
         report,
         run=replace(
@@ -28,7 +29,8 @@ def spread_out(report: Report, ranks: int, steps: int, late: int, points: int = 
         memory=replace(
             memory,
             per_rank=tuple(replace(memory.per_rank[0], rank=rank) for rank in range(ranks)),
-            laws=tuple(replace(check, rank=rank) for rank in range(ranks) for check in memory.laws[:3]),
+            formulas=formulas,
+            laws=formulas,
             timelines=tuple(_timeline(timeline, points) for timeline in first),
         ),
     )

@@ -18,7 +18,7 @@ def memory_of(stage: int, *, ranks: int = 2, parameters: int = 6 << 20, module: 
         ),
     )
     checks = tuple(formula for entry in entries for formula in _check_formulas(entry))
-    return Memory(per_rank=entries, top=top, laws=checks)
+    return Memory(per_rank=entries, top=top, formulas=checks, laws=checks)
 
 
 def _check_formulas(rank: RankMemory) -> tuple[FormulaCheck, ...]:
@@ -28,6 +28,7 @@ def _check_formulas(rank: RankMemory) -> tuple[FormulaCheck, ...]:
         FormulaCheck(
             rank=rank.rank,
             tenant=tenant,
+            formula_bytes=formula,
             law_bytes=formula,
             measured_bytes=rank.state_bytes[tenant],
             padding_bytes=rank.state_bytes[tenant] - formula - extra,

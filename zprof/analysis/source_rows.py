@@ -438,11 +438,12 @@ def _select_module_rows(analysis: RunAnalysis, at: Indices) -> Columns:
 
 def _select_formula_rows(analysis: RunAnalysis, at: Indices) -> Columns:
     """Return the same model state on all ranks, the most unexplained bytes first."""
-    state = _find_entry(analysis.memory.laws, at)
-    checks = [entry for entry in analysis.memory.laws if state is not None and entry.tenant == state.tenant]
+    formulas = analysis.memory.formulas
+    state = _find_entry(formulas, at)
+    checks = [entry for entry in formulas if state is not None and entry.tenant == state.tenant]
     checks.sort(key=lambda entry: -abs(entry.unexplained_bytes))
-    columns = ("rank", "law_bytes", "measured_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes")
-    return Columns.from_rows([asdict(entry) for entry in checks[:_MAX_ROWS]], (*columns, "cause"))
+    terms = ("formula_bytes", "measured_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes")
+    return Columns.from_rows([asdict(entry) for entry in checks[:_MAX_ROWS]], ("rank", *terms, "cause"))
 
 
 def _select_fact_rows(analysis: RunAnalysis, at: Indices) -> Columns:
@@ -466,11 +467,12 @@ _MEMORY_ROWS: Mapping[str, Rows] = {
     "memory.per_rank[].untagged_bytes": _make_allocation_rows("untagged"),
     **dict.fromkeys((f"memory.phases[].{part}" for part in _PEAK_PARTS), _select_phase_rows),
     **dict.fromkeys(
-        (f"memory.laws[].{name}" for name in ("law_bytes", "padding_bytes", "scalar_bytes")),
+        (f"memory.formulas[].{name}" for name in ("formula_bytes", "padding_bytes", "scalar_bytes")),
         _select_fact_rows,
     ),
     **dict.fromkeys(
-        (f"memory.laws[].{name}" for name in ("measured_bytes", "unexplained_bytes")), _select_formula_rows
+        (f"memory.formulas[].{name}" for name in ("measured_bytes", "unexplained_bytes")),
+        _select_formula_rows,
     ),
     **dict.fromkeys((f"memory.top[].{name}" for name in ("bytes", "total_bytes")), _make_allocation_rows("")),
     **dict.fromkeys(

@@ -272,7 +272,7 @@ def _explain_useless(limit: Limit, row: LimitRow) -> str:
     if not allows_all or allowed.is_bound:
         return ""
     note = f"; {row.device_note}" if row.device_note else ""
-    return f"{clean_name(limit.said)} allows every possible value, so it can never fail{note}"
+    return f"{clean_name(limit.text)} allows every possible value, so it can never fail{note}"
 
 
 def _explain_too_few_steps(limit: Limit, row: LimitRow) -> str:

@@ -196,14 +196,16 @@ def _make_limit(gate: Gate, found: LimitText, origin: str) -> Limit:
     elif found.side not in (None, gate.sense):
         side = "<="
     confidence = "" if found.confidence is None else f" @{found.confidence:f}"
+    # One line, in a form that can be parsed again.
+    text = f"{side}{found.text}{confidence}{' warn' if found.warns else ''}"
     return Limit(
         gate=gate.name,
         unit=gate.unit,
         sense=found.side or gate.sense,
         confidence=None if found.confidence is None else float(found.confidence),
         warns=found.warns,
-        # The limit on one line, in a form that can be parsed again.
-        said=f"{side}{found.text}{confidence}{' warn' if found.warns else ''}",
+        text=text,
+        said=text,
         origin=origin,
         **amounts,
     )

@@ -52,8 +52,8 @@ class Limit(Struct, frozen=True, kw_only=True):
     ``value`` (absolute, in ``unit``), ``change_ratio`` (relative to the baseline: 0.02 is 2 % more) and
     ``change_points`` (added to the baseline's ratio). ``confidence``: the gate fails only if the interval of
     that confidence exceeds the limit; None compares the value itself. ``warns``: exceeding it is a warning,
-    not a failure. ``said`` is the limit as the user wrote it, ``origin`` its source ("default",
-    "pyproject.toml", "--peak-memory").
+    not a failure. ``text`` is the limit as the user wrote it, ``origin`` its source ("default",
+    "pyproject.toml", "--peak-memory"). ``said`` is the old name of ``text``, with the same value.
     """
 
     gate: str
@@ -64,6 +64,7 @@ class Limit(Struct, frozen=True, kw_only=True):
     change_points: float | None = None
     confidence: float | None = None
     warns: bool = False
+    text: str
     said: str
     origin: str
 

@@ -292,11 +292,12 @@ class FormulaCheck(Struct, frozen=True, kw_only=True):
     """One model state of one rank, checked against the ZeRO formula of the stage.
 
     measured = formula + padding + step counters + unexplained. ``cause`` is one sentence, empty if the
-    measured bytes match the formula.
+    measured bytes match the formula. ``law_bytes`` is the old name of ``formula_bytes``, with the same value.
     """
 
     rank: int
     tenant: Tenant
+    formula_bytes: int
     law_bytes: int
     measured_bytes: int
     padding_bytes: int
@@ -376,7 +377,8 @@ class Memory(Struct, frozen=True, kw_only=True):
 
     ``per_rank`` is each rank's own device (the GPU if it has one), ``host`` the host memory of ranks that
     have a GPU, ``init`` the peaks from the start of the program to its first step. ``out_of_memory`` are the
-    failed allocations in snapshots, oldest first within each rank.
+    failed allocations in snapshots, oldest first within each rank. ``laws`` is the old name of ``formulas``,
+    with the same rows.
     """
 
     per_rank: tuple[RankMemory, ...] = ()
@@ -384,6 +386,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     phases: tuple[PhasePeak, ...] = ()
     modules: tuple[ModulePeak, ...] = ()
     spread: RankSpread | None = None
+    formulas: tuple[FormulaCheck, ...] = ()
     laws: tuple[FormulaCheck, ...] = ()
     devices: tuple[DeviceMemory, ...] = ()
     counters: tuple[AllocatorCounters, ...] = ()

@@ -104,7 +104,7 @@ def test_every_sentence_is_one_line_whatever_the_names() -> None:
     report = run.report
     rank = replace(report.memory.per_rank[0], peak_phase=hostile, peak_bytes=10**6)
     report = replace(report, memory=replace(report.memory, per_rank=(rank, report.memory.per_rank[1])))
-    limits = [*default_limits(), replace(PASSES, said=hostile), limit("peak_memory.activations", value=1.0)]
+    limits = [*default_limits(), replace(PASSES, text=hostile), limit("peak_memory.activations", value=1.0)]
     found = check(report, limits, BASE.baseline, environment=ENVIRONMENT)
     assert found.outcome == "failed"
     for result in found.results:

@@ -173,7 +173,7 @@ def test_a_test_that_fails_or_compares_nothing_keeps_no_baseline(suite: Suite, s
 
 
 def gate(outcome: Outcome, sentence: str, **more: str) -> GateResult:
-    limit = Limit(gate="step_time", unit=Unit.NS, value=1.0, said="1 ns", origin="zprof_limit")
+    limit = Limit(gate="step_time", unit=Unit.NS, value=1.0, text="1 ns", said="1 ns", origin="zprof_limit")
     return GateResult(limit=limit, outcome=outcome, sentence=sentence, **more)  # type: ignore[arg-type]
 
 

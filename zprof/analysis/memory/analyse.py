@@ -64,6 +64,7 @@ def combine_ranks(facts: TrainingFacts, results: Sequence[RankMemoryResult]) -> 
     by_size = [memory.rank for memory in sorted(ranks, key=attrgetter("peak_bytes"), reverse=True)]
     if len(by_size) > _MAX_TIMELINES:
         by_size = [*by_size[: _MAX_TIMELINES - 1], by_size[-1]]
+    formulas = check_formulas(facts, states)
     return MemoryAnalysis(
         memory=Memory(
             per_rank=ranks,
@@ -71,7 +72,8 @@ def combine_ranks(facts: TrainingFacts, results: Sequence[RankMemoryResult]) -> 
             phases=tuple(entry for result in results for entry in result.phases),
             modules=tuple(entry for result in results for entry in result.modules),
             spread=_add_groups(find_rank_spread(ranks), results),
-            laws=check_formulas(facts, states),
+            formulas=formulas,
+            laws=formulas,
             devices=tuple(entry for result in results for entry in result.devices),
             counters=tuple(entry for result in results for entry in result.counters),
             host=tuple(entry for result in results for entry in result.host),

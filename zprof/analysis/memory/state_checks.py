@@ -182,6 +182,7 @@ def check_formulas(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> 
         FormulaCheck(
             rank=states.rank,
             tenant=state.tenant,
+            formula_bytes=state.formula_bytes,
             law_bytes=state.formula_bytes,
             measured_bytes=state.measured_bytes,
             padding_bytes=state.padding_bytes,

@@ -216,38 +216,38 @@ _OUTSIDE = (
 )
 _FORMULA_CHECKS = (
     Metric(
-        path="memory.laws[].law_bytes",
+        path="memory.formulas[].formula_bytes",
         title="formula",
         help="Bytes of this state per rank according to the ZeRO formula, excluding padding and step "
         "counters.",
         formula=_FORMULA,
     ),
     Metric(
-        path="memory.laws[].measured_bytes",
+        path="memory.formulas[].measured_bytes",
         title="measured",
         help=_MEASURED,
         formula="measured = formula + padding + step counters + unexplained",
-        inputs=("law_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes"),
+        inputs=("formula_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes"),
     ),
     Metric(
-        path="memory.laws[].padding_bytes",
+        path="memory.formulas[].padding_bytes",
         title="padding",
         help="Padding that the engine reports adding so that all shards have the same size.",
         formula="padding = bytes per element x padding elements, divided by N if sharded",
     ),
     Metric(
-        path="memory.laws[].scalar_bytes",
+        path="memory.formulas[].scalar_bytes",
         title="step counters",
         help="The optimizer's 4-byte step counters, which the formula does not include.",
         formula="4 x number of step counters on the rank",
     ),
     Metric(
-        path="memory.laws[].unexplained_bytes",
+        path="memory.formulas[].unexplained_bytes",
         title="unexplained",
         help="Bytes that neither the formula nor padding nor step counters account for. The row states the "
         "cause.",
         formula="unexplained = measured - formula - padding - step counters",
-        inputs=("measured_bytes", "law_bytes", "padding_bytes", "scalar_bytes"),
+        inputs=("measured_bytes", "formula_bytes", "padding_bytes", "scalar_bytes"),
     ),
 )
 _OTHERS = (

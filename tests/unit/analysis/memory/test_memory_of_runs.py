@@ -47,7 +47,7 @@ def test_ranks_of_a_cpu_run(tmp_path: Path) -> None:
     top = [entry for entry in memory.top if entry.rank == 0]
     assert (top[0].tenant, top[0].module) == ("activations", "blocks.0")
     assert [entry.bytes for entry in top] == [5000, 400, 400, 400, 7]
-    assert [(check.rank, check.tenant, check.cause) for check in memory.laws] == [
+    assert [(check.rank, check.tenant, check.cause) for check in memory.formulas] == [
         (rank, tenant, "") for rank in (0, 1) for tenant in first.state_bytes or ()
     ]
     assert "allocator events" in whats(analysis), "storages alone"
@@ -156,7 +156,7 @@ def test_step_counters_and_buffers_are_no_states(tmp_path: Path) -> None:
     tables = full()
     tables["alloc"] += [alloc(20, 4), alloc(21, 64)]
     tables["role"] += [role(20, "optimizer_state"), role(21, "parameters", sub="buffer")]
-    checks = {check.tenant: check for check in analyse(tmp_path / "a.zprof", tables).memory.laws}
+    checks = {check.tenant: check for check in analyse(tmp_path / "a.zprof", tables).memory.formulas}
     assert checks[Tenant.PARAMETERS].measured_bytes == 400
     state = checks[Tenant.OPTIMIZER_STATE]
     assert (state.scalar_bytes, state.unexplained_bytes, state.cause) == (4, 0, COUNTERS)
@@ -173,7 +173,7 @@ def test_a_step_counter_in_a_block_of_the_allocator_is_one_of_four_bytes(
     tables["alloc"].append(alloc(-1, 512, "profiler", allocated_ns=T0 + 1, **seen))
     tables["role"].append(role(20, "optimizer_state"))
     facts = replace(FACTS, step_counters=step_counters)
-    check = analyse(tmp_path / "a.zprof", tables, facts=facts).memory.laws[2]
+    check = analyse(tmp_path / "a.zprof", tables, facts=facts).memory.formulas[2]
     assert (check.measured_bytes, check.scalar_bytes, check.unexplained_bytes) == (912, 4, 508)
     assert check.cause not in ("", NOT_EXPLAINED)
 

@@ -127,7 +127,7 @@ def test_checks_are_per_rank_and_state_and_sum_to_what_was_measured() -> None:
         (r, state) for r in (0, 1) for state in STATES
     ]
     for check in checks:
-        terms = check.law_bytes + check.padding_bytes + check.scalar_bytes + check.unexplained_bytes
+        terms = check.formula_bytes + check.padding_bytes + check.scalar_bytes + check.unexplained_bytes
         assert terms == check.measured_bytes
     assert [check.unexplained_bytes for check in checks] == [0, 92, 0, 0, -2_008, 4_000]
 

@@ -101,7 +101,7 @@ def test_ranks_with_the_largest_peaks_are_shown_in_order() -> None:
 def test_too_much_of_one_state_does_not_hide_too_little_of_another(
     rests: tuple[int, ...], shown: str
 ) -> None:
-    checks = [check for check in memory_of(2).laws if check.rank == 0]
+    checks = [check for check in memory_of(2).formulas if check.rank == 0]
     off = [
         replace(check, unexplained_bytes=rest, cause="") for check, rest in zip(checks, rests, strict=True)
     ]
@@ -109,7 +109,7 @@ def test_too_much_of_one_state_does_not_hide_too_little_of_another(
 
 
 def test_the_rank_furthest_off_comes_first_however_many_there_are() -> None:
-    states = [check for check in memory_of(2).laws if check.rank == 0]
+    states = [check for check in memory_of(2).formulas if check.rank == 0]
     checks = [
         replace(check, rank=at, unexplained_bytes=MIB * (at == 30), cause="")
         for at in range(32)
@@ -121,10 +121,10 @@ def test_the_rank_furthest_off_comes_first_however_many_there_are() -> None:
 
 def test_what_the_formula_does_not_explain_is_doubtful(alone: LoadedRun) -> None:
     check = FormulaCheck(
-        rank=0, tenant=Tenant.GRADIENTS, law_bytes=4 * MIB, measured_bytes=9 * MIB, padding_bytes=MIB,
-        scalar_bytes=0, unexplained_bytes=4 * MIB, cause="a full copy",
+        rank=0, tenant=Tenant.GRADIENTS, formula_bytes=4 * MIB, law_bytes=4 * MIB, measured_bytes=9 * MIB,
+        padding_bytes=MIB, scalar_bytes=0, unexplained_bytes=4 * MIB, cause="a full copy",
     )  # fmt: skip
-    loaded = with_memory(alone, replace(full_memory(), laws=(check,)))
+    loaded = with_memory(alone, replace(full_memory(), formulas=(check,), laws=(check,)))
     (row,) = build_formula_table(loaded.report, 0).rows
     assert get_mark(row.cells[-1]) is Mark.DOUBTFUL
     assert check.cause in describe_formula_check(loaded.report, 0, loaded.run.manifest.training)[1]
