@@ -9,7 +9,7 @@ from tests.support.analyses import MS
 from tests.support.rule_runs import run_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
-from zprof.analysis.time.kernels import KERNEL_COLUMNS
+from zprof.analysis.time.rank import KERNEL_COLUMNS
 
 
 def kernel_row(name: str, milliseconds: float, **more: float | str) -> dict[str, float | str]:

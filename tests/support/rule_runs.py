@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from tests.support.analyses import MS, Scenario, analysis_of
 from tests.support.tables import changed
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.signal import Untested
+from zprof.analysis.analysis import RunAnalysis, Untested
 from zprof.causes import load_causes
 from zprof.causes.cause import Cause
 from zprof.diagnosis.diagnose import diagnose

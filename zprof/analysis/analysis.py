@@ -1,30 +1,48 @@
-"""Analyse one run: the summed leaves that the report shows, and the tables that the rules read."""
+"""Analyse one run: the summed leaves that the report shows, and the tables that the rules read.
+
+Also what measurements share: rows and means per rank and step without what the start of a window adds, how
+far the recording can be trusted (lost events, ranks that started at different times), and what they hand to
+the causes: facts, which are numbers, and what is missing to test a cause. The record of a cause
+(:mod:`zprof.causes.cause`) has the words for its facts.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
+import numpy as np
 from msgspec import Struct, field
 
-from zprof.analysis.columns import Columns
+from zprof.analysis.columns import Columns, Floats, Groups
 from zprof.analysis.facts import describe_run, find_engine
-from zprof.analysis.hang.flight import has_flight
+from zprof.analysis.intervals import Int64s
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.time.analyse import analyse_time
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.passes import NO_PASSES
 from zprof.model.endings import RankEnd
-from zprof.model.gaps import Gap
+from zprof.model.gap_texts import fill_text
+from zprof.model.gap_texts.untested import UNTESTED_TEXTS
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import Hang
 from zprof.model.memory import Memory
 from zprof.model.report import RunFacts, Volume
 from zprof.model.time import Time, WindowPolicy
 from zprof.model.training import Engine, TrainingFacts
 from zprof.run.endings import find_endings
+from zprof.run.log_evidence import EVIDENCE_NAME
 from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
 
 Result = TypeVar("Result")
+#: Column that identifies one collective across ranks (sequence numbers do not if some ranks lack rows).
+INSTANCE = "instance"
+#: Below this share of matched collectives, what is said about ranks that wait for each other is unreliable.
+_MIN_MATCHED_RATIO = 0.50
+#: Maximum share of collectives without a launch because the window cut it off.
+_MAX_UNLAUNCHED_RATIO = 0.01
+#: Student's t for a one-sided bound of 99 %, by degrees of freedom from 1; the last one is used beyond.
+_T_99 = (31.82, 6.96, 4.54, 3.75, 3.36, 3.14, 3.00, 2.90, 2.82, 2.76, 2.72, 2.68, 2.65, 2.62, 2.60)
 
 
 class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
@@ -179,7 +197,9 @@ def _analyse_hang(run: Run) -> RunAnalysis:
 
 
 def _find_hang(run: Run) -> Hang | None:
-    if not has_flight(run):
+    """Return what flight recorders or logs of a stuck job show; None if the run has neither."""
+    has_dumps = any(run.has_table(rank, name) for rank in run.ranks for name in ("flight", "flight_group"))
+    if not has_dumps and not (run.path / EVIDENCE_NAME).exists():
         return None
     from zprof.analysis.hang.find_hang import find_hang
 
@@ -188,3 +208,204 @@ def _find_hang(run: Run) -> Hang | None:
 
 def _list_hosts(run: Run) -> dict[int, str]:
     return {rank: manifest.host for rank, manifest in run.rank_manifests.items() if manifest.host}
+
+
+class Fact(Struct, frozen=True, kw_only=True):
+    """A number behind a claim: the key of its label, and the words that the label leaves open."""
+
+    key: str
+    value: float
+    rank: int | None = None
+    words: Mapping[str, object] = field(default_factory=dict)
+
+
+def make_fact(key: str, value: float, *, rank: int | None = None, **words: object) -> Fact:
+    """Build a fact; ``words`` fill the braces of the key and of its label."""
+    return Fact(key=key, value=value, rank=rank, words=words)
+
+
+class Untested(Struct, frozen=True, kw_only=True):
+    """Why a cause cannot be tested on a run, and what to record instead."""
+
+    reason: str
+    remedy: str
+    kind: GapKind = GapKind.UNTESTED_RULE
+
+
+def make_untested(key: str, /, *, kind: GapKind = GapKind.UNTESTED_RULE, **values: object) -> Untested:
+    """Return why a cause cannot be tested, with the texts of ``key``, filled with ``values``."""
+    reason, remedy = UNTESTED_TEXTS[key]
+    return Untested(reason=fill_text(reason, values), remedy=fill_text(remedy, values), kind=kind)
+
+
+def select_steady_rows(analysis: RunAnalysis) -> Columns:
+    """Return the collectives without the first of the window, which contain the profilers' start-up skew."""
+    rows = analysis.collectives
+    return rows.at(~rows.bools("first_of_window"))
+
+
+def measure_queueing_ns(rows: Columns) -> Int64s:
+    """Measure how long the host was blocked on each collective before it started, queued behind others.
+
+    0 if the recording has no wait span.
+    """
+    start = rows.ints("start_ns")
+    until = np.where(rows.known("wait_end_ns"), np.minimum(start, rows.ints("wait_end_ns")), start)
+    blocked = np.maximum(0, until - rows.ints("wait_start_ns"))
+    return np.where(rows.known("wait_start_ns"), blocked, 0)
+
+
+def mean_per_step(analysis: RunAnalysis, total_ns: float) -> float:
+    """Convert a sum over all ranks and steps to the mean per rank and step."""
+    return float(total_ns) / max(1, len(analysis.steps))
+
+
+def mean_wall_ns(analysis: RunAnalysis) -> float:
+    """Return the mean wall time of a step over ranks and steps, in ns."""
+    return float(analysis.steps.floats("wall_ns").mean()) if len(analysis.steps) else 0.0
+
+
+def count_steps(analysis: RunAnalysis) -> int:
+    """Return the number of steps of the window, over all ranks."""
+    return len(np.unique(analysis.steps.ints("step"))) if len(analysis.steps) else 0
+
+
+def max_noise_floor_ns(analysis: RunAnalysis) -> int:
+    """Return the noise floor of durations on the noisiest rank."""
+    return max((rank.noise_floor_ns for rank in analysis.time.per_rank), default=0)
+
+
+def get_clock_uncertainty_ns(analysis: RunAnalysis) -> int:
+    """Return the maximum remaining offset between the aligned clocks of two ranks, 0 if not aligned."""
+    alignment = analysis.time.alignment
+    return alignment.uncertainty_ns if alignment else 0
+
+
+def has_no_collectives(analysis: RunAnalysis) -> bool:
+    """Return True if several ranks ran but no collectives were recorded."""
+    return analysis.run.world_size > 1 and not len(analysis.collectives)
+
+
+def find_missing_collectives(analysis: RunAnalysis) -> Untested | None:
+    """Return what is missing if several ranks ran but no collectives were recorded, else None."""
+    if not has_no_collectives(analysis):
+        return None
+    return make_untested("no_collective_recorded")
+
+
+def can_play_kernels(analysis: RunAnalysis) -> bool:
+    """Return True if the step has kernels to be played; what a fix gains then decides if it is proposed."""
+    return analysis.source is not None and analysis.run.device != "cpu"
+
+
+#: The operator that packs gradients into the buffer of a reduction.
+GRADIENT_COPY_KERNEL = "chunk_cat"
+
+
+def select_copy_kernels(analysis: RunAnalysis) -> Columns:
+    """Return the rows of kernels that are copies."""
+    kernels = analysis.kernels
+    return kernels.at(~kernels.texts("role").equals("compute")) if len(kernels) else kernels
+
+
+def list_copy_names(analysis: RunAnalysis) -> frozenset[str]:
+    """Return the names of the kernels that are copies."""
+    rows = select_copy_kernels(analysis)
+    return frozenset(rows.texts("name").list_distinct()) if len(rows) else frozenset()
+
+
+def measure_matched_ratio(analysis: RunAnalysis) -> float | None:
+    """Return the share of collectives matched across ranks, None if there are none or ranks are missing.
+
+    A rank without a complete step is missing, too: its collectives are not in the window.
+    """
+    rows = analysis.collectives
+    if not len(rows):  # what a hang leaves has no columns either
+        return None
+    rows = rows.at(rows.ints("group_size") != 1)
+    ranks = min(len(analysis.run.ranks_loaded), len(np.unique(analysis.steps.ints("rank"))))
+    if not len(rows) or ranks < analysis.run.world_size:
+        return None
+    return float(rows.bools("matched").mean())
+
+
+def do_recordings_match(analysis: RunAnalysis) -> bool:
+    """Return True if at least half of the collectives were matched; True if that is unknown."""
+    matched = measure_matched_ratio(analysis)
+    return matched is None or matched >= _MIN_MATCHED_RATIO
+
+
+def has_lost_events(analysis: RunAnalysis) -> bool:
+    """Return True if recordings do not match because events, including collective launches, were lost."""
+    if not len(analysis.collectives) or do_recordings_match(analysis):
+        return False
+    return float((~analysis.collectives.known("launch_start_ns")).mean()) > _MAX_UNLAUNCHED_RATIO
+
+
+def measure_start_costs_ns(analysis: RunAnalysis) -> Floats:
+    """Measure each rank's exposed wait for the other ranks' profilers to start, at most what pings allow.
+
+    Only collectives that are the first on all of their ranks count. If a rank lost an event, its first
+    recorded collective is a later one, and waiting there is not start-up.
+    """
+    rows = analysis.collectives
+    ranks, instances = np.unique(rows.ints("rank")), rows.group_by("instance")
+    is_first = instances.min(rows.bools("first_of_window"))[instances.codes] & rows.bools("matched")
+    is_first_step = np.isin(rows.ints("step"), rows.ints("step")[is_first])
+    groups = rows.group_by("rank", "group", "step")
+    first_of_step = np.zeros(len(rows), dtype=np.bool_)
+    first_of_step[np.lexsort((rows.ints("start_ns"), groups.codes))[groups.starts]] = True
+    first_rows, later_rows = rows.at(is_first), rows.at(~is_first_step)
+    later_first_rows = rows.at(first_of_step & ~is_first_step)
+    immediate = _sum_beyond_usual(ranks, first_rows, later_first_rows, "exposed_wait_ns")
+    # How far apart the profilers can have started; infinite if not all ranks have pings.
+    opened = [tracks.opened_ns for tracks in analysis.tracks if tracks.opened_ns is not None]
+    is_known = len(opened) == len(analysis.tracks) > 0
+    max_skew_ns = float(max(opened) - min(opened)) if is_known else float("inf")
+    if not len(later_first_rows):
+        return np.minimum(immediate, max_skew_ns)
+    waited_ns = _sum_beyond_usual(ranks, first_rows, later_first_rows, "wait_ns")
+    exposed_ns = _sum_beyond_usual(ranks, rows.at(is_first_step), later_rows, "exposed_wait_ns")
+    return np.minimum(np.maximum(immediate, np.minimum(waited_ns, exposed_ns)), max_skew_ns)
+
+
+def _sum_beyond_usual(ranks: Int64s, rows: Columns, later_rows: Columns, column: str) -> Floats:
+    """Return each rank's sum in excess of the usual sum: the largest of any rank in later steps (median).
+
+    The reference is the largest rank because a different rank may wait in each step, if ranks take turns
+    being late. The excess is zero if a further step like the later ones reaches the sum by chance.
+    """
+    rank = np.searchsorted(ranks, rows.ints("rank"))
+    sums = np.zeros(len(ranks))
+    np.add.at(sums, rank, rows.floats(column))
+    steps = np.bincount(rank[Groups(rank, rows.ints("step")).first], minlength=len(ranks))
+    if not len(later_rows):
+        return sums
+    each = later_rows.group_by("step", "rank")
+    later = Groups(later_rows.ints("step")[each.first]).max(each.sum(later_rows.floats(column)))
+    # What one more step reaches in at most 1 % of cases. Waits have heavier tails than Student's t allows
+    # for, so it is no less than the largest of these steps plus their range.
+    likely = later.max() + np.ptp(later)
+    if len(later) > 1:
+        t = _T_99[min(len(later) - 1, len(_T_99)) - 1]
+        likely = max(likely, later.mean() + t * later.std(ddof=1) * np.sqrt(1 + 1 / len(later)))
+    excess = np.where(sums > steps * likely, sums - float(np.median(later)) * steps, 0.0)
+    return np.maximum(0.0, excess)
+
+
+def measure_wait_before_steps_ns(analysis: RunAnalysis) -> tuple[float, float]:
+    """Measure a rank's longest wait for others to start, and the recorded time, before the first step."""
+    by_rank = analysis.steps.group_by("rank")
+    ranks = analysis.steps.ints("rank")[by_rank.first].tolist()
+    walls_ns = dict(zip(ranks, by_rank.median(analysis.steps.ints("wall_ns")).tolist(), strict=True))
+    recorded_ns = {
+        tracks.rank: float(tracks.steps.begin_ns[0] - tracks.coverage[0, 0])
+        if len(tracks.coverage) and len(tracks.steps)
+        else 0.0
+        for tracks in analysis.tracks
+    }
+    lost_ns = max(
+        min(tracks.wait_before_ns, recorded_ns[tracks.rank] - walls_ns.get(tracks.rank, 0.0))
+        for tracks in analysis.tracks
+    )
+    return lost_ns, max(recorded_ns.values())

@@ -1,7 +1,12 @@
-"""Describe what was recorded, from the manifests; infer the engine if the program did not declare it."""
+"""Describe what was recorded, from the manifests; infer the engine, and the roles of groups, from names.
+
+The engine is inferred if the program did not declare it. Torch meshes ("mesh_tp"), Megatron
+("TENSOR_MODEL_PARALLEL_GROUP") and DeepSpeed name their groups; most others have no name.
+"""
 
 import re
 from collections.abc import Mapping
+from enum import StrEnum
 
 from zprof.base.formatting import escape_surrogates
 from zprof.model.report import RunFacts
@@ -79,3 +84,32 @@ def find_engine(run: Run) -> Engine | None:
         if any(pattern.search(name) for name in names):
             return engine
     return None
+
+
+class GroupRole(StrEnum):
+    """What the ranks of a group share or split."""
+
+    REPLICA = "replica"
+    EXPERT = "expert"
+    TENSOR = "tensor"
+    PIPELINE = "pipeline"
+    CONTEXT = "context"
+    DATA = "data"
+
+
+#: The first match counts: an expert group that is also a tensor group is one of experts.
+_ROLES_BY_WORD = (
+    (frozenset({"replicate", "replica", "replicas"}), GroupRole.REPLICA),
+    (frozenset({"ep", "expert", "experts"}), GroupRole.EXPERT),
+    (frozenset({"tp", "tensor"}), GroupRole.TENSOR),
+    (frozenset({"pp", "pipe", "pipeline"}), GroupRole.PIPELINE),
+    (frozenset({"cp", "context", "sequence"}), GroupRole.CONTEXT),
+    (frozenset({"dp", "ddp", "data", "fsdp", "shard", "zero"}), GroupRole.DATA),
+)
+_WORD = re.compile(r"[a-z]+")
+
+
+def find_role(description: str) -> GroupRole | None:
+    """Return the role that the name of a group tells; None if it tells none."""
+    words = frozenset(_WORD.findall(description.lower()))
+    return next((role for names, role in _ROLES_BY_WORD if words & names), None)

@@ -9,7 +9,7 @@ import numpy as np
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Groups, Mask, OptionalInts, Texts, make_column
 from zprof.analysis.time.ledger import STEP_COLUMNS
-from zprof.analysis.time.phases import UNKNOWN_PHASE
+from zprof.analysis.time.steps import UNKNOWN_PHASE
 from zprof.model.collectives import is_unknown_size
 from zprof.model.memory import Memory
 from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME

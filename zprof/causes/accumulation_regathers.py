@@ -12,9 +12,7 @@ nothing: k micro-batches with two hidden gathers each are not reported.
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import mean_per_step, mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact, mean_per_step, mean_wall_ns
 from zprof.analysis.time.needless_collectives import (
     Regathers,
     RepeatedGather,

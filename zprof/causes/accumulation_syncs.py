@@ -15,9 +15,7 @@ which the finding mentions.
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import can_play_kernels, mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.analysis import RunAnalysis, Untested, can_play_kernels, make_fact, mean_wall_ns
 from zprof.analysis.time.needless_collectives import (
     MIN_PLAYED_RATIO,
     find_unknown_micro_batches,

@@ -12,15 +12,15 @@ phases without activations. If no blocks are seen, L is taken as 2 to 32.
 
 from collections.abc import Mapping
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, make_fact
 from zprof.analysis.memory.largest_rank import (
     LargestRank,
+    count_blocks,
     find_largest_rank,
+    find_logits,
     is_worth,
     limit_confidence,
 )
-from zprof.analysis.memory.model_structure import count_blocks, find_logits
-from zprof.analysis.signal import make_fact
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import ANY, CHECKPOINT_BLOCKS, Fix, choose_fix
 from zprof.model.findings import Confidence

@@ -16,9 +16,8 @@ fix the calls return at once. A CPU rank has no such allocator.
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact
 from zprof.analysis.memory.largest_rank import MISSING_DEVICE, find_largest_rank
-from zprof.analysis.signal import Untested, make_fact
 from zprof.analysis.time.host_time import (
     AllocatorCalls,
     find_worst_counters,

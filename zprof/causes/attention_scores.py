@@ -8,7 +8,7 @@ and everything of the same size that attention makes. Reported from 5 % of the p
 import re
 from collections.abc import Mapping, Sequence
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, make_fact
 from zprof.analysis.memory.largest_rank import (
     LargestRank,
     find_largest_rank,
@@ -17,7 +17,6 @@ from zprof.analysis.memory.largest_rank import (
     locate_allocation,
     measure_uncertain_ratio,
 )
-from zprof.analysis.signal import make_fact
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import ANY, Fix
 from zprof.model.findings import Confidence

@@ -17,9 +17,7 @@ waits for right after reading a scalar: all collectives in flight have to end, n
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact, mean_wall_ns
 from zprof.analysis.time.host_time import (
     describe_longest_wait,
     find_missing_host,

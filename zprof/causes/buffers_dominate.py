@@ -19,16 +19,17 @@ the forward do not count: they belong to ZP207.
 
 from collections.abc import Mapping
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact
 from zprof.analysis.memory.largest_rank import (
     MISSING_FACTS,
     LargestRank,
     find_largest_rank,
     is_worth,
     limit_confidence,
+    measure_buffers,
+    read_sharding,
+    saved_bytes,
 )
-from zprof.analysis.memory.model_structure import measure_buffers, read_sharding, saved_bytes
-from zprof.analysis.signal import Untested, make_fact
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import WRAP_BLOCKS, Fix, round_up
 from zprof.model.findings import Confidence

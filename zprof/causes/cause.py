@@ -22,10 +22,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import Fact, RunAnalysis, Untested, make_fact, mean_wall_ns
 from zprof.analysis.memory.largest_rank import LargestRank
-from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Fact, Untested, make_fact
 from zprof.base.formatting import format_bytes, format_ns, format_percent, format_rate
 from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Confidence, Evidence, Finding, Severity, SourceLocation

@@ -12,9 +12,7 @@ gathers). With more than one micro-batch, ZP412 covers the gathers of later micr
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import mean_per_step, mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact, mean_per_step, mean_wall_ns
 from zprof.analysis.time.needless_collectives import Regathers, RepeatedGather, find_regathers, rate_cost
 from zprof.causes.cause import Cause, Proof, Sign, Signal, rate_severity
 from zprof.causes.fix import CHECKPOINT_BLOCKS, Fix

@@ -16,14 +16,17 @@ the median kernel took 0.95 to 1.13 times as long (seven runs). What gloo takes 
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import (
+from zprof.analysis.analysis import (
+    Fact,
+    RunAnalysis,
+    Untested,
     can_play_kernels,
     find_missing_collectives,
+    make_fact,
+    make_untested,
     mean_per_step,
     mean_wall_ns,
 )
-from zprof.analysis.signal import Fact, Untested, make_fact, make_untested
 from zprof.analysis.time.kernel_comparison import SLOWDOWN_RATIO, Slowdown, measure_slowdown_by_name
 from zprof.causes.cause import Cause, Observation, Proof, Signal, rate_severity
 from zprof.causes.fix import is_on_cpu

@@ -15,10 +15,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import find_missing_collectives, mean_per_step, mean_wall_ns, select_steady_rows
-from zprof.analysis.signal import Untested, make_fact, make_untested
-from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.analysis import (
+    RunAnalysis,
+    Untested,
+    find_missing_collectives,
+    make_fact,
+    make_untested,
+    mean_per_step,
+    mean_wall_ns,
+    select_steady_rows,
+)
+from zprof.analysis.time.decomposition import select_kind
 from zprof.causes.cause import MIN_GAIN_RATIO, Cause, Need, Observation, Sign, Signal, rate_severity
 from zprof.causes.fix import Fix
 from zprof.model.collectives import CollectiveKind

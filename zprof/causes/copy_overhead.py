@@ -17,16 +17,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import (
+from zprof.analysis.analysis import (
+    RunAnalysis,
+    Untested,
     can_play_kernels,
     find_missing_collectives,
     list_copy_names,
+    make_fact,
     mean_per_step,
     mean_wall_ns,
     select_copy_kernels,
 )
-from zprof.analysis.signal import Untested, make_fact
 from zprof.analysis.time.kernel_comparison import measure_copies, measure_copy_speed_ratio
 from zprof.analysis.time.needless_collectives import MIN_PLAYED_RATIO
 from zprof.base.formatting import printable

@@ -20,8 +20,7 @@ hosts launch in half of the time, or instantly. A single late host is a differen
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.signal import Untested, make_fact, make_untested
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact, make_untested
 from zprof.analysis.time.host_time import (
     find_idle_line,
     find_missing_host,

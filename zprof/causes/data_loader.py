@@ -11,10 +11,8 @@ late on a single rank belongs to ZP301 and ZP302. With the fix each batch is rea
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact, make_untested, mean_wall_ns
 from zprof.analysis.intervals import intersect, measure
-from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.analysis.time.host_calls import read_loader_spans
 from zprof.analysis.time.host_time import (
     find_missing_host,

@@ -15,10 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, make_fact, mean_per_step, mean_wall_ns
 from zprof.analysis.columns import Columns
-from zprof.analysis.per_step import mean_per_step, mean_wall_ns
-from zprof.analysis.signal import make_fact
 from zprof.causes.cause import Cause, Need, Observation, Sign
 from zprof.causes.fix import Fix
 from zprof.model.findings import Finding

@@ -15,14 +15,16 @@ the CPU, whose operators have no type), the result is a gap. The fix halves the 
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import (
+from zprof.analysis.analysis import (
     GRADIENT_COPY_KERNEL,
+    RunAnalysis,
+    Untested,
     can_play_kernels,
     find_missing_collectives,
+    make_fact,
+    make_untested,
     mean_wall_ns,
 )
-from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.causes.cause import Cause, Proof, Sign, Signal
 from zprof.causes.fix import ANY, Fix
 from zprof.model.findings import Confidence, Finding

@@ -15,14 +15,16 @@ but too few to matter there).
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import (
+from zprof.analysis.analysis import (
     GRADIENT_COPY_KERNEL,
+    RunAnalysis,
+    Untested,
     can_play_kernels,
     find_missing_collectives,
+    make_fact,
+    make_untested,
     mean_wall_ns,
 )
-from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.causes.cause import Cause, Proof, Sign, Signal
 from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Confidence, Finding

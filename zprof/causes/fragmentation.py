@@ -9,14 +9,13 @@ fails. Reported if it is at least 10 % of the reserved memory: reported issues w
 expandable segments, by not recording streams, or by uniform sizes.
 """
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact
 from zprof.analysis.memory.largest_rank import (
     MISSING_DEVICE,
     find_largest_rank,
     is_worth,
     limit_confidence,
 )
-from zprof.analysis.signal import Untested, make_fact
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Confidence

@@ -9,9 +9,8 @@ If that phase was not recorded, the allocator's maximum for the process only sho
 the recorded steps was higher, without a reason: low confidence.
 """
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact, make_untested
 from zprof.analysis.memory.largest_rank import find_early_peaks, find_largest_rank, limit_confidence
-from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import ANY, Fix, choose_fix
 from zprof.model.findings import Confidence

@@ -14,9 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact, mean_wall_ns
 from zprof.analysis.time.needless_collectives import Regathers, RepeatedGather, find_regathers, rate_cost
 from zprof.causes.cause import Cause, Proof, Signal, rate_severity
 from zprof.causes.fix import Fix

@@ -12,8 +12,7 @@ Saving: the step with a link of normal latency.
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact
 from zprof.causes.cause import Cause, Observation, Proof, Sign, Signal
 from zprof.causes.fix import BUCKET_SIZE, FEWER_UNITS, Fix, choose_fix, keeps_parameters, measure_sizes
 from zprof.model.findings import Finding

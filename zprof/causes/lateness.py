@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.signal import Fact, make_fact
+from zprof.analysis.analysis import Fact, RunAnalysis, make_fact
 from zprof.analysis.time.host_time import locate_host_waits
 from zprof.analysis.time.late_ranks import Suspect
 from zprof.analysis.time.program_lines import (

@@ -13,16 +13,17 @@ The largest tensor itself may have to remain, so lo excludes it.
 
 from collections.abc import Mapping
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, make_fact
 from zprof.analysis.memory.largest_rank import (
     LargestRank,
+    Logits,
     find_largest_rank,
+    find_logits,
+    format_module,
     is_worth,
     limit_confidence,
     locate_allocation,
 )
-from zprof.analysis.memory.model_structure import Logits, find_logits, format_module
-from zprof.analysis.signal import make_fact
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import ANY, Fix
 from zprof.model.findings import Confidence, cap_confidence

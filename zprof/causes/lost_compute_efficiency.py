@@ -10,9 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact, make_untested
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact, make_untested, mean_wall_ns
 from zprof.analysis.time.kernel_comparison import KernelComparison, Work, compare_kernels
 from zprof.causes.cause import Cause, Signal, rate_severity
 from zprof.causes.fix import is_on_cpu

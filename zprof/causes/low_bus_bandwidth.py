@@ -17,10 +17,8 @@ with transfers that take measured / expected of their time.
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import find_missing_collectives, mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact
-from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.analysis import RunAnalysis, Untested, find_missing_collectives, make_fact, mean_wall_ns
+from zprof.analysis.time.decomposition import select_kind
 from zprof.causes.cause import Cause, Proof, Sign, Signal
 from zprof.causes.fix import Fix, is_on_cpu
 from zprof.model.findings import Confidence, Finding

@@ -19,17 +19,17 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import (
+from zprof.analysis.analysis import (
+    RunAnalysis,
+    Untested,
     count_steps,
+    do_recordings_match,
     get_clock_uncertainty_ns,
+    make_fact,
+    make_untested,
     max_noise_floor_ns,
     mean_per_step,
     mean_wall_ns,
-)
-from zprof.analysis.signal import Untested, make_fact, make_untested
-from zprof.analysis.time.recording_quality import (
-    do_recordings_match,
     measure_matched_ratio,
     measure_start_costs_ns,
     measure_wait_before_steps_ns,

@@ -13,9 +13,7 @@ time after all other findings.
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact, mean_wall_ns
 from zprof.analysis.time.needless_collectives import (
     Regathers,
     RepeatedGather,

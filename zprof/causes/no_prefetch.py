@@ -17,10 +17,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import count_steps, find_missing_collectives, mean_wall_ns, select_steady_rows
-from zprof.analysis.signal import Untested, make_fact, make_untested
-from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.analysis import (
+    RunAnalysis,
+    Untested,
+    count_steps,
+    find_missing_collectives,
+    make_fact,
+    make_untested,
+    mean_wall_ns,
+    select_steady_rows,
+)
+from zprof.analysis.time.decomposition import select_kind
 from zprof.causes.cause import Cause, Observation, Sign, Signal
 from zprof.causes.fix import Fix
 from zprof.model.collectives import CollectiveKind

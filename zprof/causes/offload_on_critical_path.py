@@ -12,9 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact, mean_wall_ns
 from zprof.analysis.time.host_calls import MAX_QUIET_NS
 from zprof.analysis.time.host_time import (
     find_missing_host,

@@ -7,10 +7,8 @@ would save is not claimed, so the saving is 0.
 
 from collections.abc import Mapping, Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import mean_per_step, mean_wall_ns
-from zprof.analysis.signal import make_fact
-from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.analysis import RunAnalysis, make_fact, mean_per_step, mean_wall_ns
+from zprof.analysis.time.decomposition import select_kind
 from zprof.base.formatting import printable
 from zprof.causes.cause import Cause, Signal
 from zprof.model.collectives import CollectiveKind

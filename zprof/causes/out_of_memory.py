@@ -9,8 +9,7 @@ reported.
 
 from collections.abc import Mapping
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.signal import Fact, make_fact
+from zprof.analysis.analysis import Fact, RunAnalysis, make_fact
 from zprof.base.formatting import format_bytes
 from zprof.causes.cause import Cause, Need, Signal
 from zprof.model.endings import OutOfMemory

@@ -8,14 +8,13 @@ a quarter of the used memory and 2 GiB. Other processes can be ended. Up to half
 goes away with fewer channels or groups. The context remains.
 """
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact
 from zprof.analysis.memory.largest_rank import (
     MISSING_DEVICE,
     find_largest_rank,
     is_worth,
     limit_confidence,
 )
-from zprof.analysis.signal import Untested, make_fact
 from zprof.base.formatting import format_percent
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.model.findings import Confidence

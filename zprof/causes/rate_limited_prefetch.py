@@ -20,17 +20,19 @@ there is no lead to lose. So the first case does not exist on CPU ranks.
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns
-from zprof.analysis.per_step import (
+from zprof.analysis.analysis import (
+    RunAnalysis,
+    Untested,
     count_steps,
     find_missing_collectives,
+    make_fact,
+    make_untested,
     mean_per_step,
     mean_wall_ns,
     select_steady_rows,
 )
-from zprof.analysis.signal import Untested, make_fact, make_untested
-from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.columns import Columns
+from zprof.analysis.time.decomposition import select_kind
 from zprof.base.formatting import format_frequency
 from zprof.causes.cause import Cause, Need, Observation, Sign, Signal
 from zprof.causes.fix import Fix

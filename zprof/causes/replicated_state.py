@@ -14,16 +14,17 @@ and two copied by the backend).
 
 from collections.abc import Mapping
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import Fact, RunAnalysis, Untested, make_fact, make_untested
 from zprof.analysis.memory.largest_rank import (
     MISSING_FACTS,
+    SHARDED_FROM,
     LargestRank,
+    compute_state_shares,
     find_largest_rank,
     is_worth,
     limit_confidence,
+    read_sharding,
 )
-from zprof.analysis.memory.model_structure import SHARDED_FROM, compute_state_shares, read_sharding
-from zprof.analysis.signal import Fact, Untested, make_fact, make_untested
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import Fix, choose_fix
 from zprof.model.findings import Confidence

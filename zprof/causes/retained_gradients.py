@@ -19,17 +19,16 @@ backward's own gradients then rise is unknown, so the lower bound is 0.
 
 from collections.abc import Mapping
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact, make_untested
 from zprof.analysis.memory.largest_rank import (
     LargestRank,
     are_gradients_kept,
+    compute_state_shares,
     find_largest_rank,
     is_worth,
     limit_confidence,
     read_forward_gradients,
 )
-from zprof.analysis.memory.model_structure import compute_state_shares
-from zprof.analysis.signal import Untested, make_fact, make_untested
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import ANY, Fix
 from zprof.model.findings import Confidence

@@ -19,9 +19,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import find_missing_collectives, mean_wall_ns, select_steady_rows
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.analysis import (
+    RunAnalysis,
+    Untested,
+    find_missing_collectives,
+    make_fact,
+    mean_wall_ns,
+    select_steady_rows,
+)
 from zprof.analysis.time.late_ranks import RankTurns, find_missing_ranks, find_reason, measure_rank_turns
 from zprof.causes.cause import Cause, Observation, Signal
 from zprof.causes.fix import LOAD_AHEAD, Fix

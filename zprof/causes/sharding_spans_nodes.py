@@ -13,9 +13,7 @@ on the current link. Each rank then holds 1/h of the states instead of 1/n, whic
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact, mean_wall_ns
 from zprof.base.formatting import format_rate
 from zprof.causes.cause import Cause, Observation, Proof, Sign, Signal
 from zprof.causes.fix import Fix

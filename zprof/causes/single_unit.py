@@ -18,9 +18,14 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import count_steps, find_missing_collectives, mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.analysis import (
+    RunAnalysis,
+    Untested,
+    count_steps,
+    find_missing_collectives,
+    make_fact,
+    mean_wall_ns,
+)
 from zprof.causes.cause import Absent, Cause, Observation, Sign, Signal
 from zprof.causes.fix import BUCKET_SIZE, WRAP_BLOCKS, Fix, keeps_parameters, measure_sizes
 from zprof.model.findings import Confidence, Finding

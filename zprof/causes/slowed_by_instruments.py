@@ -6,8 +6,7 @@ checks each collective on all ranks first. Signal: the engine's configuration an
 recording. Certain, but its cost is not known from one recording: the saving is 0.
 """
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.signal import make_fact
+from zprof.analysis.analysis import RunAnalysis, make_fact
 from zprof.base.formatting import printable
 from zprof.causes.cause import Cause, Signal
 from zprof.model.findings import Severity

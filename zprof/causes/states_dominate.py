@@ -9,14 +9,13 @@ the peak. Recorded runs know their ranks: ZP205 and ZP206 judge them. The fixes,
 
 from collections.abc import Mapping
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, make_fact
 from zprof.analysis.memory.largest_rank import (
     LargestRank,
     find_largest_rank,
     is_worth,
     limit_confidence,
 )
-from zprof.analysis.signal import make_fact
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.model.findings import Confidence
 from zprof.model.memory import WindowKind

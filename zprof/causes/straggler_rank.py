@@ -23,9 +23,14 @@ rank waits for another. With the fix the late ranks take as long as the others.
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import find_missing_collectives, select_steady_rows
-from zprof.analysis.signal import Untested, make_fact, make_untested
+from zprof.analysis.analysis import (
+    RunAnalysis,
+    Untested,
+    find_missing_collectives,
+    make_fact,
+    make_untested,
+    select_steady_rows,
+)
 from zprof.analysis.time.late_ranks import (
     MIN_SURE_COST_RATIO,
     LateRank,

@@ -6,8 +6,7 @@ sentence of its class, the next step and the way to disprove it.
 
 from collections.abc import Mapping, Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.signal import Fact, make_fact
+from zprof.analysis.analysis import Fact, RunAnalysis, make_fact
 from zprof.base.formatting import format_ns, name_ranks, printable, shorten
 from zprof.causes.cause import Signal
 from zprof.model.findings import Confidence, Severity

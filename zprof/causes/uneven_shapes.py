@@ -18,9 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Untested, make_untested
+from zprof.analysis.analysis import RunAnalysis, Untested, make_untested, mean_wall_ns
 from zprof.analysis.time.kernel_comparison import find_longer_inputs
 from zprof.base.formatting import format_percent
 from zprof.causes.cause import Cause, Proof, Sign, Signal

@@ -21,10 +21,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import (
+    Fact,
+    RunAnalysis,
+    Untested,
+    find_missing_collectives,
+    make_fact,
+    mean_per_step,
+    mean_wall_ns,
+)
 from zprof.analysis.columns import Columns
-from zprof.analysis.per_step import find_missing_collectives, mean_per_step, mean_wall_ns
-from zprof.analysis.signal import Fact, Untested, make_fact
 from zprof.base.formatting import format_bytes
 from zprof.causes.cause import Cause, Signal
 from zprof.causes.fix import Fix

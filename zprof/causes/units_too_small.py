@@ -12,9 +12,7 @@ the best unit sizes, up to four times the best multiple.
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import mean_per_step
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact, mean_per_step
 from zprof.causes.cause import MIN_GAIN_RATIO, Cause, Observation, Proof, Sign, Signal
 from zprof.causes.fix import WRAP_BLOCKS, Fix, measure_sizes
 from zprof.model.findings import Finding

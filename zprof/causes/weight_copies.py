@@ -7,7 +7,7 @@ found by the frame of autocast's cast and a size of half a parameter's. Reported
 
 from collections.abc import Mapping
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, make_fact
 from zprof.analysis.memory.largest_rank import (
     LargestRank,
     find_largest_rank,
@@ -15,7 +15,6 @@ from zprof.analysis.memory.largest_rank import (
     limit_confidence,
     measure_uncertain_ratio,
 )
-from zprof.analysis.signal import make_fact
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.model.findings import Confidence
 from zprof.model.memory import WindowKind

@@ -12,17 +12,17 @@ Without one, from the ZeRO formula alone:
   models). Medium confidence.
 """
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, Untested, make_fact
 from zprof.analysis.memory.largest_rank import (
     MISSING_FACTS,
     LargestRank,
+    Sharding,
     did_same_work,
     find_largest_rank,
     is_worth,
     limit_confidence,
+    read_sharding,
 )
-from zprof.analysis.memory.model_structure import Sharding, read_sharding
-from zprof.analysis.signal import Untested, make_fact
 from zprof.causes.cause import Cause, Need, Signal, make_memory_signal
 from zprof.causes.fix import KEEP_AFTER_FORWARD, Fix, choose_fix
 from zprof.model.findings import Confidence

@@ -13,11 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Untested, make_fact
+from zprof.analysis.analysis import (
+    RunAnalysis,
+    Untested,
+    do_recordings_match,
+    has_lost_events,
+    make_fact,
+    mean_wall_ns,
+)
 from zprof.analysis.time.host_time import is_short_of_processors
-from zprof.analysis.time.recording_quality import do_recordings_match, has_lost_events
 from zprof.causes.cause import (
     MIN_GAIN_RATIO,
     Absent,

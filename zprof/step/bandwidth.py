@@ -28,13 +28,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import (
+    Fact,
+    RunAnalysis,
+    Untested,
+    make_fact,
+    make_untested,
+    mean_per_step,
+    mean_wall_ns,
+    measure_queueing_ns,
+)
 from zprof.analysis.columns import Columns, Floats, Mask, Texts
-from zprof.analysis.group_roles import GroupRole, find_role
+from zprof.analysis.facts import GroupRole, find_role
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.per_step import mean_per_step, mean_wall_ns, measure_queueing_ns
-from zprof.analysis.signal import Fact, Untested, make_fact, make_untested
-from zprof.analysis.time.collective_rows import group_rows_by_text, parse_group_ranks, select_kind
+from zprof.analysis.time.decomposition import group_rows_by_text, parse_group_ranks, select_kind
 from zprof.model.collectives import BYTES_PER_ELEMENT, CollectiveKind, bus_factor
 from zprof.model.findings import Confidence, Finding
 from zprof.step.links import max_normal_latency_ns, measure_transfers

@@ -51,13 +51,6 @@ from zprof.step.structure import (
     select_kinds,
 )
 from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph, RankTasks, match_collectives
-from zprof.step.waits import (
-    fill_lost_members,
-    find_device_waits,
-    find_host_waits,
-    find_pick_up,
-    read_host_times,
-)
 
 #: A replay needs launches: it is refused if a larger share of the device time has no recorded launch.
 _MAX_UNLAUNCHED_RATIO = 0.10
@@ -139,6 +132,8 @@ def _connect_ranks(
 ) -> Graph:
     rows = analysis.collectives
     if not apart:
+        from zprof.step.waits import fill_lost_members  # CPU ranks have no kernels that wait
+
         tasks = fill_lost_members(tasks, rows)
     rank_of_row = np.append(rows.ints("rank"), NONE)
     shared = match_collectives(tasks, rows, apart=apart)
@@ -196,6 +191,8 @@ def _build_rank(
     device_begin: float,
     first_step: int,
 ) -> RankGraph:
+    from zprof.step.waits import find_device_waits, find_host_waits, find_pick_up, read_host_times
+
     pick_up = find_pick_up(tasks)
     gap, call, blocks_on, returns = find_host_waits(tasks, *read_host_times(tasks, host[0]))
     compute_stream = find_main_stream(tasks, collective != NONE)

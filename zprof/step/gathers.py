@@ -23,17 +23,15 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, list_copy_names, mean_per_step
 from zprof.analysis.columns import Columns, Floats, Groups, Mask, find_places
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.per_step import list_copy_names, mean_per_step
-from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.time.decomposition import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.step import edits
 from zprof.step.links import read_latencies
 from zprof.step.messages import held_gathers_ratio, late_gathers_ratio, run_beside_ratio
 from zprof.step.play import PlayedStep
-from zprof.step.slowdown import measure_slowdown
 from zprof.step.structure import count_blocks
 from zprof.step.tasks import Graph
 from zprof.step.traffic import count_elements, has_known_sizes, select_large, weigh_rows
@@ -155,6 +153,8 @@ def hide_closing_gathers(analysis: RunAnalysis, graph: Graph) -> Sequence[Graph]
     rows = frozenset(seen.gathers.row.tolist())
     if run_beside_ratio(graph, rows) > _BESIDE_RATIO:  # the next forward hides them already
         return [graph]
+    from zprof.step.slowdown import measure_slowdown
+
     slower = measure_slowdown(analysis, graph).factor - 1
     # each block and both ends of the model have a gather of their own
     blocks = count_blocks(graph.ranks[0], list_copy_names(analysis)) + _UNITS_AROUND_BLOCKS

@@ -24,12 +24,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, get_clock_uncertainty_ns
 from zprof.analysis.columns import Columns, Floats, Groups, Texts
 from zprof.analysis.intervals import Intervals, covered, intervals
-from zprof.analysis.per_step import get_clock_uncertainty_ns
-from zprof.analysis.time.collective_rows import select_kind
 from zprof.analysis.time.collective_times import fit_line
+from zprof.analysis.time.decomposition import select_kind
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.plan import Change, FittedLink
 from zprof.model.time import LinkFit

@@ -28,18 +28,20 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.intervals import Int64s
-from zprof.analysis.per_step import (
+from zprof.analysis.analysis import (
+    Fact,
+    RunAnalysis,
+    Untested,
     find_missing_collectives,
     has_no_collectives,
     list_copy_names,
+    make_fact,
+    make_untested,
     mean_wall_ns,
 )
-from zprof.analysis.signal import Fact, Untested, make_fact, make_untested
+from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence
-from zprof.step.added_messages import split_units
 from zprof.step.edits import reorder_tasks, shorten_collectives
 from zprof.step.links import (
     Latencies,
@@ -164,6 +166,8 @@ class ResizedMessages:
 
     def split(self) -> list[Graph]:
         """Return the step with a message per block, gathered again for the backward, and kept until then."""
+        from zprof.step.added_messages import split_units  # only one unit for the entire model is split
+
         found = (
             split_units(self.graph, self.read, self.latency_ns, self.copied, again=gathers_again)
             for gathers_again in (True, False)

@@ -22,11 +22,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import Fact, RunAnalysis, list_copy_names, make_fact, mean_per_step
 from zprof.analysis.columns import Columns, Mask
-from zprof.analysis.per_step import list_copy_names, mean_per_step
-from zprof.analysis.signal import Fact, make_fact
-from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.time.decomposition import select_kind
 from zprof.analysis.time.needless_collectives import (
     Regathers,
     RepeatedGather,

@@ -18,9 +18,8 @@ from collections.abc import Collection
 import numpy as np
 from msgspec import Struct
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, list_copy_names
 from zprof.analysis.intervals import Int64s, covered, union
-from zprof.analysis.per_step import list_copy_names
 from zprof.analysis.time.kernel_comparison import measure_slowdown_by_name
 from zprof.step.structure import find_blocks
 from zprof.step.tasks import NONE, Floats, Graph, RankGraph, step_places

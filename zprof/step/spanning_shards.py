@@ -9,13 +9,16 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import (
+    RunAnalysis,
+    Untested,
+    find_missing_collectives,
+    make_untested,
+    mean_wall_ns,
+)
 from zprof.analysis.columns import Columns
-from zprof.analysis.per_step import find_missing_collectives, mean_wall_ns
-from zprof.analysis.signal import Untested, make_untested
-from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.time.decomposition import select_kind
 from zprof.model.collectives import CollectiveKind
-from zprof.step.added_messages import shard_within_hosts
 from zprof.step.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
 from zprof.step.links import read_latencies
 from zprof.step.one_rank import (
@@ -222,6 +225,8 @@ def _shard_at_rate(
         if row in reduces:
             latency = min(known.get_for_row(row) or 0.0, transfer)
             after[row] = latency + (transfer - latency) * replica
+    from zprof.step.added_messages import shard_within_hosts  # only a playable step of several hosts
+
     return shard_within_hosts(graph, ratio, after, _place_within_host(analysis))
 
 

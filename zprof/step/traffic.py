@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, Groups, Mask, find_places
-from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.time.decomposition import select_kind
 from zprof.model.collectives import BYTES_PER_ELEMENT, CollectiveKind
 from zprof.step.links import estimate_kind_latency_ns, measure_transfers
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Groups, OptionalInts, Texts
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.time.decomposition import select_kind
 from zprof.step.schedule import GATHER, SCATTER, UNLIMITED, EnginePolicy, UnitSize
 from zprof.step.traffic import find_sharding
 

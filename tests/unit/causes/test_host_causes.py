@@ -8,9 +8,8 @@ from tests.support.host_steps import WALL_NS, hosts, with_rows
 from tests.support.peaks import memory_run
 from tests.support.rule_runs import Run, found, judged, values
 from tests.support.tables import changed
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, Untested
 from zprof.analysis.columns import Columns
-from zprof.analysis.signal import Untested
 from zprof.analysis.time.host_time import is_short_of_processors
 from zprof.causes.allocator_retries import CAUSE as allocator_retries
 from zprof.causes.blocking_sync import CAUSE as blocking_sync

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.rule_runs import found
-from zprof.analysis.analysis import RunAnalysis, analyse
-from zprof.analysis.signal import Untested
+from zprof.analysis.analysis import RunAnalysis, Untested, analyse
 from zprof.causes.cpu_bound_launch import CAUSE as cpu_bound_launch
 from zprof.causes.data_loader import is_loading_as_long
 from zprof.causes.straggler_rank import CAUSE as straggler_rank

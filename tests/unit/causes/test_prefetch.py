@@ -17,10 +17,9 @@ from tests.support.rule_runs import (
     without_collectives,
 )
 from tests.support.tables import changed
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, mean_wall_ns
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.per_step import mean_wall_ns
 from zprof.causes.no_prefetch import CAUSE as no_prefetch
 from zprof.causes.rate_limited_prefetch import CAUSE as rate_limited_prefetch
 

@@ -8,7 +8,7 @@ from string import Formatter
 import pytest
 
 import zprof
-from zprof.analysis.signal import make_fact
+from zprof.analysis.analysis import make_fact
 from zprof.causes import load_causes
 from zprof.causes.cause import COMMON_EVIDENCE, Cause, write_evidence
 from zprof.causes.units_too_small import CAUSE as units_too_small

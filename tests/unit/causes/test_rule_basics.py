@@ -9,8 +9,7 @@ from tests.support.analyses import MS
 from tests.support.kernels import kernel_row, with_kernels
 from tests.support.repeats import analysis_with, gather, reduce
 from tests.support.rule_runs import found, run_of, without_collectives
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.per_step import has_no_collectives
+from zprof.analysis.analysis import RunAnalysis, has_no_collectives
 from zprof.causes import load_causes
 from zprof.causes.cause import Cause
 from zprof.causes.copy_overhead import CAUSE as copy_overhead

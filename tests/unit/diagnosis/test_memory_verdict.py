@@ -7,8 +7,14 @@ from tests.support.analyses import Scenario
 from tests.support.peaks import FACTS, MIB, gpu, memory_run, tenants, with_rank
 from tests.support.rule_runs import Run, claim, run_of
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.memory.largest_rank import LargestRank, find_largest_rank, is_worth, limit_confidence
-from zprof.analysis.memory.model_structure import read_sharding, saved_bytes
+from zprof.analysis.memory.largest_rank import (
+    LargestRank,
+    find_largest_rank,
+    is_worth,
+    limit_confidence,
+    read_sharding,
+    saved_bytes,
+)
 from zprof.causes import load_causes
 from zprof.diagnosis.diagnose import diagnose
 from zprof.diagnosis.verdict import Case, judge_memory

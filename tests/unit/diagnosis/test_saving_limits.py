@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.support.analyses import MS
 from tests.support.diagnoses import Diagnosed, base, diagnosed, planted
 from tests.support.rule_runs import claim, run_of, with_terms
-from zprof.analysis.per_step import mean_wall_ns
+from zprof.analysis.analysis import mean_wall_ns
 from zprof.base.formatting import format_frequency
 from zprof.causes import load_causes
 from zprof.diagnosis.claims import split_savings

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from zprof.analysis.group_roles import find_role
+from zprof.analysis.facts import find_role
 from zprof.analysis.hang.flight import RankFlight, find_user_line, trim_stack
 from zprof.analysis.hang.operations import Job, PendingOperation, list_ranks
 from zprof.analysis.hang.order import Divergence, enters_at_new_line, leaves_own_order

@@ -14,11 +14,19 @@ from zprof.analysis.hang.describe import (
     describe_roots,
     is_passed,
 )
-from zprof.analysis.hang.flight import Entry, Group, History, OwnOrder, Progress, RankFlight, Signatures
+from zprof.analysis.hang.flight import (
+    Entry,
+    Group,
+    History,
+    OwnOrder,
+    Progress,
+    RankFlight,
+    Signatures,
+    read_flight,
+)
 from zprof.analysis.hang.judge_logs import judge_logs
 from zprof.analysis.hang.operations import Job, PendingOperation, is_symmetric
 from zprof.analysis.hang.order import Divergence, find_divergences
-from zprof.analysis.hang.read_flight import read_flight
 from zprof.analysis.hang.waits import Root, find_roots
 from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.gap_texts import make_gap

@@ -1,4 +1,4 @@
-"""What the flight recorder of one rank says: how far it is in each process group, and what is unfinished.
+"""Read the flight recorder of a rank: how far it is in each process group, and what is unfinished.
 
 A rank's operations of one group finish in order, so that its progress there is two numbers: the last sequence
 number it entered, and the last it finished. Of the entries themselves only the fronts are kept (the first
@@ -9,16 +9,17 @@ What must be equal on all ranks of an operation is numbered once per job.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Columns, Mask
+from zprof.model.collectives import CLOCK_GROUP
 from zprof.model.findings import SourceLocation
 from zprof.model.hang import RankProcess
-from zprof.run.log_evidence import EVIDENCE_NAME
 from zprof.run.reader import Run
 from zprof.run.user_code import CodeOwner, find_code_owner, make_user_location
 
@@ -27,6 +28,31 @@ FLIGHT, FLIGHT_GROUP, FLIGHT_STACK, FLIGHT_THREAD = "flight", "flight_group", "f
 #: Operations whose sizes may differ between ranks, or belong to one of them: only kind and dtype must agree.
 _UNEVEN = re.compile(r"all_?to_?all|gather$|scatter$|barrier|coalesced|_v$|send|recv")
 _EVEN_GATHERS = re.compile(r"all_?gather|reduce_?scatter")
+_COMPLETED = "completed"
+_COALESCED = "coalesced"
+#: Backends that retire an operation only when it is done; NCCL also retires those that timed out.
+_BACKENDS_RETIRING_FINISHED = frozenset({"gloo"})
+#: Numbers made of the codes of several columns stay below, so that 64 bits hold them.
+_MAX_KEY = 1 << 62
+_P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
+_COLUMNS = (
+    "record_id",
+    "group",
+    "backend",
+    "operation",
+    "is_p2p",
+    "sequence",
+    "p2p_sequence",
+    "input_sizes",
+    "input_dtypes",
+    "output_sizes",
+    "state",
+    "is_retired",
+    "created_ns",
+    "started_ns",
+    "completed_ns",
+    "stack",
+)
 
 
 class Group(Struct, frozen=True):
@@ -133,13 +159,6 @@ class RankFlight(Struct, frozen=True, kw_only=True):
         return find_user_line(frames, folder)
 
 
-def has_flight(run: Run) -> bool:
-    """Return True if a rank of the run has a flight recorder, or the run has logs of a stuck job."""
-    return (run.path / EVIDENCE_NAME).exists() or any(
-        run.has_table(rank, FLIGHT) or run.has_table(rank, FLIGHT_GROUP) for rank in run.ranks
-    )
-
-
 def find_user_line(frames: tuple[SourceLocation, ...], folder: str = "") -> SourceLocation | None:
     """Return the innermost frame of the user's code, relative to its folder."""
     located = (make_user_location(frame.file, frame.line, frame.function, folder) for frame in frames)
@@ -218,3 +237,291 @@ def _make_signature(operation: str, sizes: str, dtypes: str, outputs: str) -> tu
     if _UNEVEN.search(operation) and not _EVEN_GATHERS.search(operation):
         return operation, "", dtypes
     return operation, f"{sizes} -> {outputs}" if _EVEN_GATHERS.search(operation) else sizes, dtypes
+
+
+class Stacks(Mapping[int, tuple[SourceLocation, ...]]):
+    """The stacks of a rank by number, innermost frame first; frames are made when a stack is asked for."""
+
+    def __init__(self, run: Run, rank: int) -> None:
+        self._starts: dict[int, tuple[int, int]] = {}
+        self._frames: list[tuple[str, int, str]] = []
+        if not run.has_table(rank, FLIGHT_STACK):
+            return
+        table = Columns.from_arrow(run.table(rank, FLIGHT_STACK)).sort_by("stack", "depth")
+        lines = table.ints("line").tolist()
+        self._frames = list(zip(table.texts("file"), lines, table.texts("function"), strict=True))
+        numbers, starts = np.unique(table.ints("stack"), return_index=True)
+        ends = np.append(starts[1:], len(table))[: len(starts)]
+        places = zip(starts.tolist(), ends.tolist(), strict=True)
+        self._starts = dict(zip(numbers.tolist(), places, strict=True))
+
+    def __getitem__(self, number: int) -> tuple[SourceLocation, ...]:
+        return tuple(
+            SourceLocation(file=file, line=line, function=function)
+            for file, line, function in self._frames[slice(*self._starts[number])]
+        )
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._starts)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def number_lines(self, signatures: Signatures) -> dict[int, int]:
+        """Return the number of the innermost line of the user's code in each stack that has one."""
+        lines = {}
+        for number, (start, end) in self._starts.items():
+            found = (signatures.number_frame(*frame) for frame in self._frames[start:end])
+            lines[number] = next((line for line in found if line >= 0), -1)
+        return lines
+
+
+def read_flight(run: Run, rank: int, signatures: Signatures) -> RankFlight | None:
+    """Return what a rank's flight recorder says; None if the rank has none.
+
+    Raises:
+        BadInput: a table is damaged.
+    """
+    if not run.has_table(rank, FLIGHT) and not run.has_table(rank, FLIGHT_GROUP):
+        return None
+    entries = _Entries(run, rank, signatures)
+    stacks = Stacks(run, rank)
+    history = entries.make_history(stacks)
+    main_stack = read_main_stack(run, rank, stacks)
+    return RankFlight(
+        rank=rank,
+        groups=entries.groups,
+        progress=entries.measure_progress(),
+        status=entries.list_status(),
+        p2p_groups=entries.list_p2p_groups(),
+        fronts=entries.list_fronts(),
+        history=history,
+        last=entries.make_entry(len(entries.order) - 1) if len(entries.order) else None,
+        stacks=stacks,
+        main_stack=main_stack,
+        is_in_operation=is_in_operation(main_stack) if main_stack else None,
+        newest_ns=entries.newest_ns,
+        saved_ns=run.rank_manifests[rank].saved_ns,
+        process=run.rank_manifests[rank].process,
+    )
+
+
+class _Entries:
+    """The table of one rank as arrays, in the order in which the operations were entered."""
+
+    def __init__(self, run: Run, rank: int, signatures: Signatures) -> None:
+        self.rank, self._signatures = rank, signatures
+        rows = read_group_rows(run, rank)
+        self.groups = {name: signatures.make_group(name, *facts) for name, *facts, _, _ in rows}
+        self._status = {name: (enqueued, completed) for name, _, _, enqueued, completed in rows}
+        columns = read_columns(run, rank)
+        self.order = columns.ints("record_id")
+        names = columns.texts("group")
+        for name in names.words:
+            if name not in self.groups:
+                self.groups[name] = signatures.make_group(name, "", "")
+        self._group_list = tuple(self.groups.values())
+        index = {group.name: number for number, group in enumerate(self._group_list)}
+        self._group = np.array([*(index[name] for name in names.words), -1], dtype=np.int64)[names.codes]
+        self._operation, self._sizes = columns.texts("operation"), columns.texts("input_sizes")
+        self._dtypes, self._outputs = columns.texts("input_dtypes"), columns.texts("output_sizes")
+        self._is_p2p, self._sequence = columns.bools("is_p2p"), columns.ints("sequence")
+        self._p2p_sequence, self._created = columns.ints("p2p_sequence"), columns.ints("created_ns", -1)
+        self._stack = columns.ints("stack", -1)
+        newest_ns = max(
+            int(columns.ints(name, -1).max(initial=-1))
+            for name in ("created_ns", "started_ns", "completed_ns")
+        )
+        self.newest_ns = newest_ns if newest_ns > 0 else None
+        self._is_nccl = not _BACKENDS_RETIRING_FINISHED & set(columns.texts("backend").words)
+        finished = columns.texts("state").equals(_COMPLETED)
+        retires_finished = columns.texts("backend").equals(*_BACKENDS_RETIRING_FINISHED)
+        finished = finished | (columns.bools("is_retired") & retires_finished)
+        if self._is_p2p.any() or _COALESCED in self._operation.words:
+            self._finish_batches(finished)
+        self._finished = finished
+        self._signature = self._number_signatures()
+
+    def _finish_batches(self, finished: Mask) -> None:
+        """Set the state of the parts of coalesced operations, which have none of their own.
+
+        They finish with the last entry of the batch. A dump of pending entries leaves that out when it has
+        finished, but not the parts. A batch of one send looks like a plain send: its group tells, and what
+        the group itself counted as completed last.
+        """
+        key = np.stack([self._group, self._sequence, self._p2p_sequence])
+        is_first = np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0))
+        first = np.flatnonzero(is_first)
+        last = np.append(first[1:], key.shape[1]) - 1
+        is_end = self._operation.equals(_COALESCED)
+        has_end = is_end[last]
+        is_batch = has_end | (last > first)
+        is_coalescing = np.isin(self._group, self._group[first[is_batch]])
+        batch = np.cumsum(is_first) - 1
+        parts = has_end[batch] & ~is_end
+        finished[parts] = finished[last[batch]][parts]
+        finished[is_coalescing & ~has_end[batch] & (self._is_p2p | is_batch[batch])] = True
+        if self._is_nccl:
+            for number, group in enumerate(self._group_list):
+                completed = self._status.get(group.name, (None, None))[1]
+                rows = self._group == number
+                if completed is not None and self._is_p2p[rows].all():
+                    finished[rows & (self._p2p_sequence == completed)] = True
+
+    def _number_signatures(self) -> Integers:
+        """Number each row by what must agree between ranks."""
+        parts = (self._operation, self._sizes, self._dtypes, self._outputs)
+        if not len(self.order):
+            return np.zeros(0, dtype=np.int64)
+        key, size = np.zeros(len(self.order), dtype=np.int64), 1
+        for part in parts:
+            count = max(len(part.words), 1)
+            if size * count > _MAX_KEY:
+                key = np.unique(key, return_inverse=True)[1]
+                size = len(key)
+            key = key * count + part.codes
+            size *= count
+        _, rows, inverse = np.unique(key, return_index=True, return_inverse=True)
+        numbers = map(self._signatures.number_operation, *(part.at(rows) for part in parts))
+        return np.asarray(list(numbers), dtype=np.int64)[inverse]
+
+    def make_history(self, stacks: "Stacks") -> History:
+        """Return the arrays of the collectives, without those of the recording itself."""
+        recorder = [group.description == CLOCK_GROUP for group in self._group_list]
+        is_own = ~np.asarray([*recorder, False], dtype=bool)[self._group]
+        rows = np.flatnonzero(is_own & ~self._is_p2p & ~self._operation.equals(_COALESCED))
+        used, inverse = np.unique(self._stack[rows], return_inverse=True)
+        lines = stacks.number_lines(self._signatures)
+        location = np.asarray([lines.get(number, -1) for number in used.tolist()], dtype=np.int64)
+        return History(
+            groups=self._group_list,
+            group=self._group[rows],
+            sequence=self._sequence[rows],
+            signature=self._signature[rows],
+            location=location[inverse],
+            place=(np.cumsum(is_own) - 1)[rows],
+            own=OwnOrder(
+                token=(self._signature * len(self._group_list) + self._group)[is_own],
+                group=self._group[is_own],
+                order=self.order[is_own],
+            ),
+        )
+
+    def measure_progress(self) -> dict[str, Progress]:
+        """Return how far the rank is in the collectives of each group, by its entries."""
+        progress = {}
+        for number, group in enumerate(self._group_list):
+            rows = np.flatnonzero((self._group == number) & ~self._is_p2p)
+            sequences = self._sequence[rows]
+            entered = int(sequences.max()) if len(rows) else 0
+            pending = sequences[~self._finished[rows]]
+            progress[group.name] = Progress(
+                entered=entered,
+                finished=int(pending.min()) - 1 if len(pending) else entered,
+                is_exact=len(rows) > 0,
+            )
+        return progress
+
+    def list_status(self) -> dict[str, tuple[int | None, int | None]]:
+        """Return the last operation that was enqueued and completed, by group, where it counts as entries do.
+
+        Whatever came last is counted: for a group with sends, that says nothing of its collectives.
+        """
+        return self._status if self._is_nccl else {}
+
+    def list_p2p_groups(self) -> frozenset[str]:
+        """Return the names of the groups with sends or receives."""
+        numbers = np.unique(self._group[self._is_p2p]).tolist()
+        return frozenset(self._group_list[number].name for number in numbers)
+
+    def list_fronts(self) -> tuple[Entry, ...]:
+        """Return the first unfinished operation of each group, and of each peer and direction, in order."""
+        # The record of the last finished operation; those that a dump leaves out had finished.
+        finished = self.order[self._finished]
+        last_finished = int(finished[-1]) if len(finished) else -1
+        if len(self.order) > 1 and not len(finished):
+            holes = np.flatnonzero(np.diff(self.order) > 1)
+            if len(holes):
+                last_finished = int(self.order[holes[-1] + 1]) - 1
+        seen: set[tuple[Any, ...]] = set()
+        fronts = []
+        for row in np.flatnonzero(~self._finished).tolist():
+            if self._operation[row] == _COALESCED and self._is_part_of_coalesced(row):
+                continue
+            entry = self.make_entry(row, is_passed=int(self.order[row]) < last_finished)
+            key = (entry.group.name, entry.peer, entry.sends) if entry.is_p2p else (entry.group.name,)
+            if key not in seen:
+                seen.add(key)
+                fronts.append(entry)
+        return tuple(fronts)
+
+    def _is_part_of_coalesced(self, row: int) -> bool:
+        """Return True if the entry before it is of the same coalesced operation, and stands for it."""
+        return row > 0 and bool(
+            self._group[row - 1] == self._group[row]
+            and self._sequence[row - 1] == self._sequence[row]
+            and self._p2p_sequence[row - 1] == self._p2p_sequence[row]
+        )
+
+    def make_entry(self, row: int, *, is_passed: bool = False) -> Entry:
+        """Return one row as an entry."""
+        group = self._group_list[int(self._group[row])]
+        operation, is_p2p = self._operation[row], bool(self._is_p2p[row])
+        match = _P2P.fullmatch(operation) if is_p2p else None
+        peer = int(match[3]) if match else None
+        if peer is not None and group.ranks:
+            peer = group.ranks[peer] if peer < len(group.ranks) else None
+        created_ns, stack = int(self._created[row]), int(self._stack[row])
+        return Entry(
+            rank=self.rank,
+            group=group,
+            operation=match[1] if match else operation,
+            is_p2p=is_p2p,
+            sequence=int(self._p2p_sequence[row] if is_p2p else self._sequence[row]),
+            order=int(self.order[row]),
+            sizes=self._sizes[row],
+            dtypes=self._dtypes[row],
+            signature=int(self._signature[row]),
+            created_ns=created_ns if created_ns > 0 else None,
+            stack=stack if stack >= 0 else None,
+            peer=peer,
+            sends=bool(match and match[1] == "send"),
+            is_passed=is_passed,
+        )
+
+
+def read_columns(run: Run, rank: int) -> Columns:
+    """Return the columns of the rank's entries, in the order in which they were entered; none: empty ones."""
+    from zprof.run.schema import TABLES
+    from zprof.run.table_reader import make_empty_table
+
+    if run.has_table(rank, FLIGHT):
+        return Columns.from_arrow(run.table(rank, FLIGHT, _COLUMNS))
+    return Columns.from_arrow(make_empty_table(TABLES[FLIGHT])).pick(_COLUMNS)
+
+
+def read_group_rows(run: Run, rank: int) -> list[tuple[str, str, str, int | None, int | None]]:
+    """Return name, description, ranks, last enqueued and last completed of each group."""
+    if not run.has_table(rank, FLIGHT_GROUP):
+        return []
+    columns = ("group", "description", "ranks", "last_enqueued", "last_completed")
+    table = run.table(rank, FLIGHT_GROUP, columns)
+    return list(zip(*(table[name].to_pylist() for name in columns), strict=True))
+
+
+def read_main_stack(
+    run: Run, rank: int, stacks: Mapping[int, tuple[SourceLocation, ...]]
+) -> tuple[SourceLocation, ...]:
+    """Return the frames of the main thread, innermost first; empty if no watch saved them."""
+    if not run.has_table(rank, FLIGHT_THREAD):
+        return ()
+    rows = run.table(rank, FLIGHT_THREAD).to_pylist()
+    return next((stacks.get(row["stack"], ()) for row in rows if row["is_main"]), ())
+
+
+def is_in_operation(stack: tuple[SourceLocation, ...]) -> bool | None:
+    """Return True if a thread stands in torch.distributed; None if in a backward, which may wait for it."""
+    files = [frame.file.replace("\\", "/") for frame in stack]
+    if any("/torch/distributed/" in file and "/elastic/" not in file for file in files):
+        return True
+    return None if any("/torch/autograd/" in file for file in files) else False

@@ -13,7 +13,7 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.group_roles import find_role
+from zprof.analysis.facts import find_role
 from zprof.analysis.hang.flight import find_user_line
 from zprof.analysis.hang.operations import is_symmetric
 from zprof.model.findings import Confidence, SourceLocation

@@ -19,7 +19,7 @@ from zprof.analysis.memory.attribution.assign import sum_tenant_bytes
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants, TenantLedger, get_tenant_name
 from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.breakdown import MAX_PARTS, find_phase_peaks, thin_recording
-from zprof.analysis.memory.device_terms import (
+from zprof.analysis.memory.device import (
     ALLOCATED_PEAK,
     RESERVED_PEAK,
     DeviceMoment,

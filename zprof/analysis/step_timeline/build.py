@@ -32,7 +32,7 @@ from zprof.analysis.time.events import (
     find_busiest,
 )
 from zprof.analysis.time.ledger import RankTracks
-from zprof.analysis.time.phases import (
+from zprof.analysis.time.steps import (
     UNKNOWN_PHASE,
     collect_phase_evidence,
     find_program_thread,

@@ -24,7 +24,7 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.columns import Columns, Floats, Groups, Mask, OptionalInts
-from zprof.analysis.time.collective_rows import StepCounts, group_rows_by_text, parse_group_ranks
+from zprof.analysis.time.decomposition import StepCounts, group_rows_by_text, parse_group_ranks
 from zprof.analysis.time.ledger import is_unsplit
 from zprof.analysis.zero_formulas import (
     compute_engine_volume,

@@ -17,12 +17,10 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import Fact, RunAnalysis, Untested, make_fact, make_untested, mean_wall_ns
 from zprof.analysis.columns import Columns, Floats, Groups, find_places
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.memory.largest_rank import find_largest_rank
-from zprof.analysis.per_step import mean_wall_ns
-from zprof.analysis.signal import Fact, Untested, make_fact, make_untested
 from zprof.analysis.time.host_calls import WaitKind
 from zprof.analysis.time.own_time import OwnTime, measure_own_time
 from zprof.analysis.time.program_lines import (

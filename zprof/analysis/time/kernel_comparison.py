@@ -10,7 +10,7 @@ is an estimate and differs between the runs as their overlap does. The smaller r
 w is in tokens, else in samples, if both runs report them; else it is assumed to be the same. Optimizers are
 excluded, because sharding reduces a rank's share of them; so are copies around collectives.
 
-The rows are those of :mod:`zprof.analysis.time.kernels`. With o the concurrent time of comparable kernels and
+The rows are those of :mod:`zprof.analysis.time.rank`. With o the concurrent time of comparable kernels and
 e its excess over their time alone, the slowdown is s = sum(o) / (sum(o) - sum(e)), and
 
     excess = measured excess of comparable kernels + (1 - 1/s) of the other concurrent time
@@ -29,12 +29,17 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import Struct
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import (
+    GRADIENT_COPY_KERNEL,
+    Fact,
+    RunAnalysis,
+    make_fact,
+    mean_per_step,
+    select_copy_kernels,
+)
 from zprof.analysis.columns import Columns, Floats, Groups, Mask
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.per_step import GRADIENT_COPY_KERNEL, mean_per_step, select_copy_kernels
-from zprof.analysis.signal import Fact, make_fact
-from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.time.decomposition import select_kind
 from zprof.analysis.time.needless_collectives import select_needless_gathers
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence

@@ -22,8 +22,7 @@ from msgspec import Struct
 
 from zprof.analysis.columns import Columns, Floats, Groups, Mask
 from zprof.analysis.intervals import Int64s, covered, intersect, intervals, subtract, union
-from zprof.analysis.time.collective_rows import Instances, RowFinder, mark_full_syncs
-from zprof.analysis.time.decomposition import UNKNOWN_RANK
+from zprof.analysis.time.decomposition import UNKNOWN_RANK, Instances, RowFinder, mark_full_syncs
 from zprof.analysis.time.host_calls import HostCalls
 from zprof.analysis.time.rank import RankWork
 from zprof.model.time import LateReason

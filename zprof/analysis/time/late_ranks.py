@@ -4,7 +4,8 @@ The sum of compute, copies and idle time gives the cost of a delay. But if one p
 it hides the others: a host that sleeps 40 ms in each step is invisible in a sum whose compute varies by 100
 ms. So each part is also tested by itself, and its chance is multiplied by the number of parts. The reason
 comes from the ledger: the term in which the late rank exceeds the others. For idle time, the reasons of the
-collectives at which it arrived last (:mod:`zprof.analysis.time.blame`) identify the host calls that took it.
+collectives at which it arrived last (:mod:`zprof.analysis.time.critical_path`) identify the host calls that
+took it.
 """
 
 from collections.abc import Sequence
@@ -15,17 +16,18 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Floats, Groups
-from zprof.analysis.per_step import (
+from zprof.analysis.analysis import (
     INSTANCE,
+    RunAnalysis,
+    Untested,
     count_steps,
     get_clock_uncertainty_ns,
+    make_untested,
     max_noise_floor_ns,
     mean_wall_ns,
     select_steady_rows,
 )
-from zprof.analysis.signal import Untested, make_untested
+from zprof.analysis.columns import Columns, Floats, Groups
 from zprof.analysis.time.own_time import OwnTime, Table, measure_own_time, measure_own_time_with_idle
 from zprof.model.time import LateReason
 

@@ -19,19 +19,22 @@ from enum import StrEnum
 import numpy as np
 from msgspec import Struct
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Groups, Mask, Texts, find_places
-from zprof.analysis.intervals import Int64s
-from zprof.analysis.per_step import (
+from zprof.analysis.analysis import (
+    Fact,
+    RunAnalysis,
+    Untested,
     can_play_kernels,
     count_steps,
     find_missing_collectives,
+    make_fact,
+    make_untested,
     max_noise_floor_ns,
     mean_per_step,
     mean_wall_ns,
 )
-from zprof.analysis.signal import Fact, Untested, make_fact, make_untested
-from zprof.analysis.time.collective_rows import select_kind
+from zprof.analysis.columns import Columns, Groups, Mask, Texts, find_places
+from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.decomposition import select_kind
 from zprof.base.formatting import format_bytes
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence

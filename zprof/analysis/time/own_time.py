@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, Groups, find_places
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.collective_rows import Instances
+from zprof.analysis.time.decomposition import Instances
 from zprof.analysis.time.host_calls import HOST_NS
 
 Table = npt.NDArray[np.float64]

@@ -25,8 +25,7 @@ from msgspec import Struct
 
 from zprof.analysis.columns import Columns, Groups, Mask, OptionalInts, Texts
 from zprof.analysis.intervals import Int64s, Intervals, covered
-from zprof.analysis.time.phases import UNKNOWN_PHASE, PhaseEvidence, locate_instants
-from zprof.analysis.time.steps import StepWindows
+from zprof.analysis.time.steps import UNKNOWN_PHASE, PhaseEvidence, StepWindows, locate_instants
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.collectives import CollectiveKind
 from zprof.model.training import Phase

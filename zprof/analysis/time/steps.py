@@ -1,23 +1,72 @@
-"""Find the steps of the time window on one rank: host marks, moved to the end of the work each step launched.
+"""Find the steps of the time window on one rank, and phase and micro-batch at an instant of its host.
 
-Work belongs to the step that launched it, according to the host call, or else to the device's own step range
-on that stream.
+Steps are host marks, moved to the end of the work each step launched. Work belongs to the step that launched
+it, according to the host call, or else to the device's own step range on that stream.
+
+Phases follow from the evidence in the events. Ranges of the program are the best: FSDP1's and FSDP2's hooks,
+DDP's forward, the recorder's marks. Next is autograd: ``autograd::engine::evaluate_function`` encloses every
+node of a backward, and all other work on an autograd thread is backward too. A forward is recomputation if it
+runs on an autograd thread, or visits only some of the units of the previous forward.
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns, Mask
-from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, subtract, union
 from zprof.analysis.time.activity import UNKNOWN_NS, RankActivity
 from zprof.analysis.time.clocks import RankClock
+from zprof.analysis.time.events import EventColumns, EventView, find_busiest
+from zprof.model.training import Phase
 
 WHOLE_TRACE = "whole trace"
 RECORDER = "recorder"
 _NONE = np.empty(0, dtype=np.int64)
+_FSDP1 = r"FullyShardedDataParallel\._?"
+_FORWARD = re.compile(
+    rf"FSDP::(root_)?(pre|post)_forward\b.*|{_FSDP1}(root_)?(pre|post)_forward|DistributedDataParallel\.forward"
+)
+#: FSDP2 names the unit; only the start of a forward indicates a new one.
+_UNIT_FORWARD = re.compile(r"FSDP::(root_)?pre_forward\b.*\(.+\).*")
+_BACKWARD = re.compile(
+    rf"FSDP::(root_)?(pre|post)_backward.*|{_FSDP1}(pre|post)_backward_hook(_reshard_only)?"
+)
+_FORWARD_AHEAD = re.compile(rf"FSDP::forward_prefetch.*|{_FSDP1}pre_forward_prefetch")
+_BACKWARD_AHEAD = re.compile(rf"FSDP::backward_prefetch.*|{_FSDP1}(pre|post)_backward_prefetch")
+_OPTIMIZER = re.compile(r"Optimizer\.step#.*")
+_STEP = re.compile(r"ProfilerStep#.*")
+_LOADER = re.compile(r"enumerate\(DataLoader\)#.*")
+_NODE = re.compile(r"autograd::engine::evaluate_function\b.*")
+#: The thread of the training loop runs at least this share of the operators.
+_PROGRAM_RATIO = 0.05
+_AUTOGRAD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*|aten::\w*backward\w*")
+_OPERATOR = re.compile(r"aten::\w+|c10d::\w*all_?gather\w*")
+UNKNOWN_PHASE = "unknown"
+BY_RANGES, BY_AUTOGRAD = "ranges", "autograd"
+#: Maximum number of ranges, starting later and ending earlier, that are skipped to find one that contains an
+#: instant.
+_MAX_NESTING = 64
+#: Placeholder for the start of a range that does not exist.
+_NO_RANGE = np.iinfo(np.int64).min
+#: Phase and method of the first condition that holds, in the order of the conditions in ``_find_phases``.
+_PHASES_AND_METHODS = (
+    (Phase.OPTIMIZER.value, BY_RANGES),
+    (Phase.BACKWARD.value, BY_RANGES),
+    (Phase.RECOMPUTE.value, BY_RANGES),
+    (Phase.FORWARD.value, BY_RANGES),
+    (Phase.BACKWARD.value, BY_RANGES),
+    (Phase.FORWARD.value, BY_RANGES),
+    (Phase.BACKWARD.value, BY_AUTOGRAD),
+    (UNKNOWN_PHASE, UNKNOWN_PHASE),
+    (Phase.BACKWARD.value, BY_AUTOGRAD),
+    (Phase.FORWARD.value, BY_AUTOGRAD),
+)
+_LOCAL = RankClock()
 
 
 class StepWindows(Struct, frozen=True, kw_only=True):
@@ -222,3 +271,247 @@ def _find_device_steps(activity: RankActivity, host: StepWindows) -> Int64s:
         begins: Int64s = host.begin_ns[order[np.searchsorted(host.number[order], numbers)]]
         step_starts[rows[inside]] = begins
     return step_starts
+
+
+class PhaseEvidence(Struct, frozen=True, kw_only=True):
+    """Spans of one rank's host.
+
+    ``forward`` and ``backward`` are ranges recorded by the program, ``ahead_*`` prefetches for these passes,
+    ``autograd`` nodes of backward passes, ``optimizer`` optimizer steps. ``recompute``: forwards repeated in
+    a backward, according to threads and units; ``forward`` excludes them. ``operators``: operators of the
+    program's thread outside autograd and the optimizer, including gathers. All are disjoint sets, except
+    ``forward``, ``recompute`` and ``backward``, which may be nested.
+    """
+
+    forward: Intervals = EMPTY
+    recompute: Intervals = EMPTY
+    backward: Intervals = EMPTY
+    ahead_forward: Intervals = EMPTY
+    ahead_backward: Intervals = EMPTY
+    autograd: Intervals = EMPTY
+    optimizer: Intervals = EMPTY
+    operators: Intervals = EMPTY
+
+    @property
+    def in_backward(self) -> Intervals:
+        """Intervals in which a backward certainly ran, according to the program or autograd."""
+        return union(self.backward, self.autograd)
+
+    def on(self, clock: RankClock) -> "PhaseEvidence":
+        """Return the same evidence on the common clock."""
+        return PhaseEvidence(
+            forward=clock.common(self.forward),
+            recompute=clock.common(self.recompute),
+            backward=clock.common(self.backward),
+            ahead_forward=clock.common(self.ahead_forward),
+            ahead_backward=clock.common(self.ahead_backward),
+            # a drift may close gaps of a nanosecond
+            autograd=union(clock.common(self.autograd)),
+            optimizer=union(clock.common(self.optimizer)),
+            operators=union(clock.common(self.operators)),
+        )
+
+
+def collect_phase_evidence(
+    events: pa.Table | EventColumns, marks: Columns, clock: RankClock = _LOCAL
+) -> PhaseEvidence:
+    """Collect the phase evidence from the tables of one rank; each distinct name is tested once."""
+    view = EventView(events, ("user_annotation", "cpu_op"))
+    named, operators = view.match_categories("user_annotation"), view.match_categories("cpu_op")
+    marked = _read_marked_phases(marks, int(view.spans[:, 0].min(initial=np.iinfo(np.int64).max)))
+    program = find_program_thread(view)
+    nodes = view.match_names(operators | named, _AUTOGRAD.fullmatch)
+    backwards, forwards, optimizers = (
+        view.match_names(named, pattern.fullmatch) for pattern in (_BACKWARD, _FORWARD, _OPTIMIZER)
+    )
+    # The threads of backwards, without the program's own: a CPU rank runs backwards there too.
+    rows = np.flatnonzero(forwards)
+    first = view.thread[rows[np.argsort(view.spans[rows, 0], kind="stable")][:1]]
+    threads = np.setdiff1d(view.thread[nodes | backwards], [program, *first.tolist()])
+    on_autograd_thread = np.isin(view.thread, threads)
+    repeated = forwards & on_autograd_thread
+    repeated |= _find_partial_forwards(view, forwards & ~repeated, nodes | backwards, optimizers)
+    autograd = union(view.spans[nodes | (operators & on_autograd_thread)])
+    optimizer = union(view.spans[optimizers], marked[Phase.OPTIMIZER])
+    in_program = view.match_names(operators & (view.thread == program), _OPERATOR.fullmatch)
+    evidence = PhaseEvidence(
+        forward=_merge_rows(view.spans[forwards & ~repeated], marked[Phase.FORWARD]),
+        recompute=_merge_rows(view.spans[repeated]),
+        backward=_merge_rows(view.spans[backwards], marked[Phase.BACKWARD]),
+        ahead_forward=view.spans[view.match_names(named, _FORWARD_AHEAD.fullmatch)],
+        ahead_backward=view.spans[view.match_names(named, _BACKWARD_AHEAD.fullmatch)],
+        autograd=autograd,
+        optimizer=optimizer,
+        operators=subtract(view.spans[in_program], union(autograd, optimizer)),
+    )
+    return evidence if clock is _LOCAL else evidence.on(clock)
+
+
+def _find_partial_forwards(view: EventView, forwards: Mask, backwards: Mask, optimizers: Mask) -> Mask:
+    """Mark forwards after a backward that visit only some of the units of the previous forward.
+
+    A run of forwards ends where a backward or an optimizer step starts. After an optimizer step there is
+    nothing to recompute.
+    """
+    is_partial = np.zeros(len(forwards), dtype=np.bool_)
+    rows = np.flatnonzero(forwards)
+    rows = rows[np.argsort(view.spans[rows, 0], kind="stable")]
+    begins = view.spans[rows, 0]
+    run = np.searchsorted(np.sort(view.spans[backwards | optimizers, 0]), begins)
+    step = np.searchsorted(np.sort(view.spans[optimizers, 0]), begins)
+    names, code = view.coded(rows)
+    has_unit = np.array([_UNIT_FORWARD.fullmatch(name) is not None for name in names], dtype=np.bool_)
+    rows, run, step, code = (column[has_unit[code]] for column in (rows, run, step, code))
+    all_units, step_of_units = frozenset[int](), -1
+    for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(run)) + 1):
+        if not len(part):
+            continue
+        units = frozenset(code[part].tolist())
+        if units < all_units and step[part[0]] == step_of_units:
+            is_partial[rows[part]] = True
+        else:
+            all_units, step_of_units = units, step[part[0]]
+    return is_partial
+
+
+def find_program_thread(view: EventView) -> int:
+    """Return the thread of the training loop: it has the step marks, else the optimizer or most operators.
+
+    If an autograd thread recomputes, it runs more operators than the program's thread. So the busiest thread
+    without backward nodes is used, unless such threads hardly run any (on a CPU one thread may run
+    everything).
+    """
+    named, operators = view.match_categories("user_annotation"), view.match_categories("cpu_op")
+    for pattern in (_STEP, _OPTIMIZER, _LOADER):
+        matches = view.match_names(named, pattern.fullmatch)
+        if matches.any():
+            return find_busiest(view.thread[matches])
+    autograd_threads = view.thread[view.match_names(operators, _NODE.fullmatch)]
+    program_operators = operators & ~np.isin(view.thread, autograd_threads)
+    if program_operators.sum() >= _PROGRAM_RATIO * operators.sum():
+        operators = program_operators
+    return find_busiest(view.thread[operators])
+
+
+def _read_marked_phases(marks: Columns, begin_ns: int) -> dict[Phase, Intervals]:
+    """Return the spans from each mark of a phase to the next; a recomputation is part of its backward.
+
+    Only marks since the first event count, because a recorder may mark phases only in its memory window,
+    which does not help for the timed steps.
+    """
+    rows = marks.at(marks.texts("kind").equals("phase") & (marks.ints("time_ns") >= begin_ns))
+    rows = rows.at(np.argsort(rows.ints("time_ns"), kind="stable"))
+    times, names = rows.ints("time_ns"), rows.texts("name")
+    spans = np.column_stack((times[:-1], times[1:])) if len(times) > 1 else EMPTY
+    names = names.with_text(names.equals(Phase.RECOMPUTE.value), Phase.BACKWARD.value)
+    return {phase: spans[names.equals(phase.value)[: len(spans)]] for phase in Phase}
+
+
+def _merge_rows(*sets: Intervals) -> Int64s:
+    """Return all rows sorted by start; nested ones are not merged."""
+    rows = np.concatenate(sets)
+    return rows[np.argsort(rows[:, 0], kind="stable")]
+
+
+class LocatedInstants(Struct, frozen=True, kw_only=True):
+    """One entry per instant; ``micro_batch`` is -1 if unknown."""
+
+    phase: Sequence[str]
+    micro_batch: Int64s
+    method: Sequence[str]
+
+
+def locate_instants(evidence: PhaseEvidence, times_ns: Int64s, steps: Intervals) -> LocatedInstants:
+    """Return phase and micro-batch at each instant; ``steps`` has the step of each, by the host's marks."""
+    phase, method = _find_phases(evidence, times_ns, steps[:, 0])
+    return LocatedInstants(
+        phase=phase, micro_batch=_count_micro_batches(evidence, times_ns, steps), method=method
+    )
+
+
+def _find_phases(evidence: PhaseEvidence, times: Int64s, step_begins: Int64s) -> tuple[list[str], list[str]]:
+    """Return the phase by the innermost range, else by autograd, else by what ran last in the step."""
+    backward = _find_innermost(evidence.backward, times)
+    recomputing = _find_innermost(evidence.recompute, times)
+    forward = np.maximum(_find_innermost(evidence.forward, times), recomputing)
+    in_forward, in_backward = forward != _NO_RANGE, backward != _NO_RANGE
+    node = _is_inside(evidence.autograd, times)
+    since = np.maximum(
+        _find_last_begin(evidence.operators, times), _find_last_begin(evidence.optimizer, times)
+    )
+    behind = _find_last_begin(evidence.autograd, times) > np.maximum(step_begins, since)
+    conditions = [
+        _is_inside(evidence.optimizer, times),
+        _is_inside(evidence.ahead_backward, times),
+        in_forward & (node | (recomputing == forward) | in_backward) & ~(backward > forward),
+        _is_inside(evidence.ahead_forward, times),
+        in_backward,
+        in_forward,
+        node,
+        np.full(len(times), not len(evidence.autograd)),
+        behind,
+        np.ones(len(times), np.bool_),
+    ]
+    first = np.argmax(conditions, axis=0).tolist()
+    return [_PHASES_AND_METHODS[place][0] for place in first], [
+        _PHASES_AND_METHODS[place][1] for place in first
+    ]
+
+
+def _find_last_begin(spans: Intervals, times: Int64s) -> Int64s:
+    """Return the latest start among these spans, at each instant; -1 before all of them."""
+    last = np.searchsorted(spans[:, 0], times, side="right")
+    return np.concatenate(([-1], spans[:, 0]))[last]
+
+
+def _is_inside(spans: Intervals, times: Int64s) -> Mask:
+    """Mark the instants that lie in one of these spans (sorted by start)."""
+    return _find_innermost(spans, times) != _NO_RANGE
+
+
+def _find_innermost(spans: Intervals, times: Int64s) -> Int64s:
+    """Return the start of the innermost span that contains each instant, else ``_NO_RANGE``."""
+    innermost = np.full(len(times), _NO_RANGE, dtype=np.int64)
+    max_end = np.maximum.accumulate(spans[:, 1])
+    row = np.searchsorted(spans[:, 0], times, side="right") - 1
+    pending = np.flatnonzero(row >= 0)
+    for _ in range(_MAX_NESTING):
+        # an instant after the end of this span and all earlier spans is in none of them
+        pending = pending[(row[pending] >= 0) & (times[pending] < max_end[row[pending]])]
+        if not len(pending):
+            break
+        contains = times[pending] < spans[row[pending], 1]
+        innermost[pending[contains]] = spans[row[pending[contains]], 0]
+        pending = pending[~contains]
+        row[pending] -= 1
+    return innermost
+
+
+def _count_micro_batches(evidence: PhaseEvidence, times_ns: Int64s, steps: Intervals) -> Int64s:
+    """Return the micro-batch at each instant: forwards since the first backward of the step.
+
+    Work after the last backward of a step is not another micro-batch, because it has no backward.
+    """
+    # The starts of forwards that follow a backward, and of backwards that follow a forward.
+    backward = evidence.in_backward
+    forward = evidence.forward if len(evidence.forward) else evidence.operators
+    if len(evidence.forward) and len(backward):  # without those that start within a backward
+        position = np.searchsorted(backward[:, 0], forward[:, 0], side="right") - 1
+        forward = forward[(position < 0) | (forward[:, 0] >= backward[np.maximum(position, 0), 1])]
+    times = np.concatenate((forward[:, 0], backward[:, 0]))
+    is_forward = np.arange(len(times)) < len(forward)
+    order = np.argsort(times, kind="stable")
+    times, is_forward = times[order], is_forward[order]
+    changes = np.flatnonzero(np.diff(is_forward.astype(np.int8))) + 1
+    forwards, backwards = times[changes[is_forward[changes]]], times[changes[~is_forward[changes]]]
+    first = np.searchsorted(backwards, steps[:, 0], side="left")
+    in_step = np.searchsorted(backwards, steps[:, 1], side="left") - first
+    if not len(backwards):
+        return np.full(len(times_ns), -1, dtype=np.int64)
+    forwards_before = np.searchsorted(
+        forwards, backwards[np.minimum(first, len(backwards) - 1)], side="right"
+    )
+    number = np.clip(
+        np.searchsorted(forwards, times_ns, side="right") - forwards_before, 0, np.maximum(in_step - 1, 0)
+    )
+    return np.where(in_step > 0, number, -1).astype(np.int64)

@@ -44,9 +44,14 @@ from zprof.analysis.time.matching.ladder import (
     refuse_impossible,
     refuse_rows,
 )
-from zprof.analysis.time.matching.lanes import choose_bases, make_match_rows, split_lanes
-from zprof.analysis.time.matching.registration import ClockDifference, ClockHint
-from zprof.analysis.time.matching.slots import Hints
+from zprof.analysis.time.matching.lanes import (
+    ClockDifference,
+    ClockHint,
+    Hints,
+    choose_bases,
+    make_match_rows,
+    split_lanes,
+)
 from zprof.analysis.time.timeline import RankWindow
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap

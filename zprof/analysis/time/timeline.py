@@ -19,10 +19,11 @@ from zprof.analysis.time.activity import (
 from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.events import EventColumns
 from zprof.analysis.time.host_calls import HostCalls, select_host_calls
-from zprof.analysis.time.phases import PhaseEvidence, collect_phase_evidence
 from zprof.analysis.time.steps import (
+    PhaseEvidence,
     StepWindows,
     ThreadTimes,
+    collect_phase_evidence,
     find_program_steps,
     find_step_windows,
     find_trace_windows,

@@ -1,4 +1,4 @@
-"""Why causes could not be tested, and what to record instead; see ``zprof.analysis.signal.make_untested``."""
+"""Why causes could not be tested, and what to record instead; see ``zprof.analysis.analysis``."""
 
 from collections.abc import Mapping
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.snapshot_truth.segments import MIB
 from tests.support.run_tables import table_of_rows
-from zprof.analysis.memory.device_terms import OutsideTerms, compute_outside_terms
+from zprof.analysis.memory.device import OutsideTerms, compute_outside_terms
 from zprof.run.schema import TABLES
 
 SECOND = 1_000_000_000

@@ -10,7 +10,7 @@ from benchmarks.snapshot_truth.segments import MIB, UNIT
 from tests.support.snapshot_histories import entry_times, history, tables_of
 from tests.support.snapshots import random_history
 from zprof.analysis.columns import Columns
-from zprof.analysis.memory.device_terms import DeviceMoment, OutsideTerms, make_device_memory
+from zprof.analysis.memory.device import DeviceMoment, OutsideTerms, make_device_memory
 from zprof.analysis.memory.history import (
     AllocatorTerms,
     History,

@@ -11,7 +11,7 @@ from benchmarks.snapshot_truth.allocator import Allocator
 from benchmarks.snapshot_truth.segments import MIB
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshot_histories import entry_times, written
-from zprof.analysis.memory.recording import (
+from zprof.analysis.memory.device import (
     LiveOwners,
     RecordedDevice,
     analyse_recorded_device,

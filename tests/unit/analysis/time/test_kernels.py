@@ -9,7 +9,7 @@ import pytest
 from tests.support.device_ranks import Rows
 from zprof.analysis.time.activity import read_device_activity, read_host_activity
 from zprof.analysis.time.clocks import RankClock
-from zprof.analysis.time.kernels import (
+from zprof.analysis.time.rank import (
     KERNEL_COLUMNS,
     OTHER_KERNELS,
     sum_kernels,

@@ -13,8 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.support.schedules import MS, Spec, play, write
-from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
-from zprof.analysis.time.measure_ranks import RankPart
+from zprof.analysis.time.analyse import RankPart, TimeAnalysis, analyse_time
 from zprof.base.errors import BadInput
 from zprof.process.workers import LocalWorker, ProcessWorkers
 from zprof.run.reader import Run, load

@@ -29,24 +29,18 @@ from zprof.analysis.time.clocks import (
     find_bad_pairs,
     find_worst_ranks,
 )
-from zprof.analysis.time.collective_rows import mark_full_syncs
+from zprof.analysis.time.decomposition import mark_full_syncs
 from zprof.analysis.time.matching.lanes import (
     ALONE,
+    MAX_CONFLICT_SHARE,
     NO_STEP,
     GroupLane,
+    Hints,
     MatchRows,
     Placement,
     Rung,
     make_clock_table,
-)
-from zprof.analysis.time.matching.registration import register_rows
-from zprof.analysis.time.matching.slots import (
-    MAX_CONFLICT_SHARE,
-    Hints,
-    find_largest_shift,
-    place_by_order,
     place_by_sequence,
-    split_by_rank,
 )
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
@@ -84,6 +78,8 @@ def match_stated(lanes: Sequence[GroupLane], rows: MatchRows, hints: Hints) -> M
         if lane.stated:
             placement, bad = place_by_sequence(lane, rows)
             if bad.all():
+                from zprof.analysis.time.matching.slots import place_by_order
+
                 placement = place_by_order(replace(lane, stated=False), rows, hints)
                 bad = placement.slot == ALONE
             placements.append(repair_placement(placement, rows, hints))
@@ -105,6 +101,10 @@ def match_ordered(
         make_hints: Returns the clock hints that follow from these tables and from what is known besides.
     """
     ordered = [lane for lane in lanes if not lane.stated]
+    if not ordered:
+        return []
+    from zprof.analysis.time.matching.slots import place_by_order
+
     hints = make_hints([])
     placements = [repair_placement(place_by_order(lane, rows, hints), rows, hints) for lane in ordered]
     complete = [_is_complete(placement) for placement in placements]
@@ -234,6 +234,9 @@ def _drop_one_sided(placement: Placement, rows: MatchRows) -> Placement | None:
 
 def _register_again(placement: Placement, rows: MatchRows, worst: Mask, hints: Hints) -> Placement | None:
     """Register each bad rank again on a good one; if the first two contradict each other, on the first."""
+    from zprof.analysis.time.matching.registration import register_rows
+    from zprof.analysis.time.matching.slots import find_largest_shift, split_by_rank
+
     lines, ranks = split_by_rank(placement.lane, rows), rows.rank[placement.lane.rows]
     members = [rank for rank in placement.lane.members if rank in lines]
     bad = {rank for rank, is_bad in zip(placement.lane.members, worst, strict=True) if is_bad}

@@ -5,7 +5,7 @@ is one direction between two ranks. A group "0,1,5" or "0,1#name" has known rank
 do not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from zprof.analysis.columns import Columns, Floats, Groups, Mask, Texts
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks import NO_ROW, ClockTable
-from zprof.analysis.time.collective_rows import mark_full_syncs, parse_group_ranks
+from zprof.analysis.time.decomposition import mark_full_syncs, parse_group_ranks
 from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.timeline import RankWindow
 from zprof.model.collectives import CollectiveKind
@@ -26,6 +26,8 @@ _MESSAGES = (CollectiveKind.SEND, CollectiveKind.RECV)
 _MAX_SAME_ORIGIN_NS = 10**12
 NO_STEP = -1
 _STREAM = "stream:"
+#: Maximum share of conflicting sequence numbers in a lane; above it, no row is matched by sequence.
+MAX_CONFLICT_SHARE = 0.1
 #: Name of a lane whose ranks are unknown.
 UNKNOWN_RANKS = "of unknown ranks"
 
@@ -38,6 +40,30 @@ class Rung(StrEnum):
     SIGNATURE = "signature"
     STREAM = "stream"
     ALONE = "alone"
+
+
+class ClockDifference(Struct, frozen=True, kw_only=True):
+    """Difference of two clocks: offset, drift, and uncertainty."""
+
+    offset: float
+    drift: float
+    uncertainty_ns: float
+
+
+class ClockHint(Struct, frozen=True, kw_only=True):
+    """Prior knowledge of the difference of two clocks.
+
+    ``one_host``: it is 0 in practice. ``one_origin``: both count from the same instant, so a small difference
+    is more likely than a large one.
+    """
+
+    measured: ClockDifference | None = None
+    one_host: bool = False
+    one_origin: bool = True
+
+
+#: Returns the clock hint of one rank relative to another.
+Hints = Callable[[int, int], ClockHint]
 
 
 class MatchRows(Struct, frozen=True, kw_only=True):
@@ -298,3 +324,23 @@ def _find_root_rows(roots: Int64s, lane_rows: Int64s, column: Int64s, count: int
     members = np.array(lane.members)
     position = np.minimum(np.searchsorted(members, high), len(members) - 1)
     return np.where((low == high) & (members[position] == high), position, NO_ROW).astype(np.int64)
+
+
+def place_by_sequence(lane: GroupLane, rows: MatchRows) -> tuple[Placement, Mask]:
+    """Return the slot of each row, and the rows with a conflicting or repeated sequence number."""
+    names, slot = np.unique(rows.sequence[lane.rows], return_inverse=True)
+    count = len(names)
+    signature = rows.signature[lane.rows]
+    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, dtype=np.int64)
+    np.minimum.at(low, slot, signature)
+    np.maximum.at(high, slot, signature)
+    twice = np.zeros(count, dtype=bool)
+    rank = rows.rank[lane.rows]
+    is_repeated = (rank[1:] == rank[:-1]) & (slot[1:] == slot[:-1])
+    twice[slot[1:][is_repeated]] = True
+    is_conflict: Mask = (low != high) | twice
+    bad = is_conflict
+    if bad.mean() > MAX_CONFLICT_SHARE:
+        bad = np.ones(len(names), dtype=bool)
+    on_row: Mask = bad[slot]
+    return Placement(lane=lane, slot=np.where(on_row, ALONE, slot), rung=Rung.SEQUENCE), on_row

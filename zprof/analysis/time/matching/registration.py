@@ -23,7 +23,7 @@ from msgspec import Struct
 from zprof.analysis.columns import Floats, Mask
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks import DRIFT_SPAN_NS, fit_slope
-from zprof.analysis.time.matching.lanes import ALONE
+from zprof.analysis.time.matching.lanes import ALONE, ClockDifference, ClockHint
 
 _MIN_OVERLAP_SHARE = 0.5
 #: Tolerance for the clock uncertainty: at most this share of the shorter row plus this length.
@@ -155,26 +155,6 @@ def _fill_between(
         if all(pair in possible for pair in zip(left, right, strict=True)):
             filled[right.start : right.stop] = np.arange(left.start, left.stop)
     return filled
-
-
-class ClockDifference(Struct, frozen=True, kw_only=True):
-    """Difference of two clocks: offset, drift, and uncertainty."""
-
-    offset: float
-    drift: float
-    uncertainty_ns: float
-
-
-class ClockHint(Struct, frozen=True, kw_only=True):
-    """Prior knowledge of the difference of two clocks.
-
-    ``one_host``: it is 0 in practice. ``one_origin``: both count from the same instant, so a small difference
-    is more likely than a large one.
-    """
-
-    measured: ClockDifference | None = None
-    one_host: bool = False
-    one_origin: bool = True
 
 
 class OffsetFit(Struct, frozen=True, kw_only=True):

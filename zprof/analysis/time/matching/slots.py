@@ -8,7 +8,7 @@ refused only if most of its rows are.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct, field
@@ -16,17 +16,22 @@ from msgspec import Struct, field
 from zprof.analysis.columns import Floats, Mask
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks import weighted_medians
-from zprof.analysis.time.matching.lanes import ALONE, NO_STEP, GroupLane, MatchRows, Placement, Rung
-from zprof.analysis.time.matching.registration import (
+from zprof.analysis.time.matching.lanes import (
+    ALONE,
+    NO_STEP,
     ClockDifference,
-    ClockHint,
+    GroupLane,
+    Hints,
+    MatchRows,
+    Placement,
+    Rung,
+)
+from zprof.analysis.time.matching.registration import (
     LaneRows,
     overlaps_enough,
     register_rows,
 )
 
-#: Returns the clock hint of one rank relative to another.
-Hints = Callable[[int, int], ClockHint]
 #: Maximum number of ranks tried as the reference that defines the slots.
 _MAX_TRIES = 3
 #: Share of the rows that may overlap their partner by less than a tenth of the shorter row (measured on two
@@ -34,8 +39,6 @@ _MAX_TRIES = 3
 _MAX_LITTLE_SHARE, _LITTLE_OVERLAP = 0.08, 0.1
 #: As many steps with the same collectives show what a step has.
 _MIN_USUAL_STEPS = 3
-#: Maximum share of conflicting sequence numbers in a lane; above it, no row is matched by sequence.
-MAX_CONFLICT_SHARE = 0.1
 #: Limits on rows that overlap their partner only slightly: the maximum share of rows that overlap it by less
 #: than half of the shorter one; and the overlap below which a row is not matched, because it may overlap the
 #: neighbour of its partner as much. Measured: up to a third of the rows, and 0.026.
@@ -288,23 +291,3 @@ def _add_lost_slots(
 def find_largest_shift(moves: Int64s) -> int:
     """Return the move with the largest absolute value, with its sign; 0 if there are none."""
     return int(moves[np.abs(moves).argmax()]) if len(moves) else 0
-
-
-def place_by_sequence(lane: GroupLane, rows: MatchRows) -> tuple[Placement, Mask]:
-    """Return the slot of each row, and the rows with a conflicting or repeated sequence number."""
-    names, slot = np.unique(rows.sequence[lane.rows], return_inverse=True)
-    count = len(names)
-    signature = rows.signature[lane.rows]
-    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, dtype=np.int64)
-    np.minimum.at(low, slot, signature)
-    np.maximum.at(high, slot, signature)
-    twice = np.zeros(count, dtype=bool)
-    rank = rows.rank[lane.rows]
-    is_repeated = (rank[1:] == rank[:-1]) & (slot[1:] == slot[:-1])
-    twice[slot[1:][is_repeated]] = True
-    is_conflict: Mask = (low != high) | twice
-    bad = is_conflict
-    if bad.mean() > MAX_CONFLICT_SHARE:
-        bad = np.ones(len(names), dtype=bool)
-    on_row: Mask = bad[slot]
-    return Placement(lane=lane, slot=np.where(on_row, ALONE, slot), rung=Rung.SEQUENCE), on_row

@@ -15,7 +15,7 @@ from tests.support.schedules import write as write_schedule
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import EMPTY
 from zprof.analysis.time.analyse import analyse_time
-from zprof.analysis.time.blame import judge_lateness, measure_lateness, sum_wait_shares
+from zprof.analysis.time.critical_path import judge_lateness, measure_lateness, sum_wait_shares
 from zprof.analysis.time.decomposition import decompose_collectives, find_collective_launches
 from zprof.analysis.time.host_calls import HostCalls
 from zprof.analysis.time.rank import RankWork

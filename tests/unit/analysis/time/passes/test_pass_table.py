@@ -16,8 +16,7 @@ from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import EMPTY, intervals, union
 from zprof.analysis.time.activity import NamedWork, RankActivity
 from zprof.analysis.time.passes import make_pass_rank, make_pass_table
-from zprof.analysis.time.phases import PhaseEvidence
-from zprof.analysis.time.steps import StepWindows
+from zprof.analysis.time.steps import PhaseEvidence, StepWindows
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.time import WindowPolicy
 from zprof.simulator.job import Job, Vendor

@@ -8,7 +8,7 @@ from tests.support.device_ranks import Rows
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Intervals
 from zprof.analysis.time.clocks import RankClock
-from zprof.analysis.time.phases import (
+from zprof.analysis.time.steps import (
     LocatedInstants,
     PhaseEvidence,
     collect_phase_evidence,

@@ -9,14 +9,13 @@ from tests.support.matched_rows import clocks, collective, table
 from tests.support.simulations import simulated, with_pace
 from tests.support.tables import changed
 from zprof.analysis.columns import Columns
-from zprof.analysis.time.collective_rows import StepCounts, parse_group_ranks
 from zprof.analysis.time.collective_times import (
     measure_volume,
     sum_collective_times,
     sum_exposed_in_collectives,
     sum_message_sizes,
 )
-from zprof.analysis.time.decomposition import decompose_collectives
+from zprof.analysis.time.decomposition import StepCounts, decompose_collectives, parse_group_ranks
 from zprof.model.time import ExposedInCollectives
 from zprof.model.training import TrainingFacts
 from zprof.simulator.job import Pace
