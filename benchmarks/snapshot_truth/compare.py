@@ -18,7 +18,7 @@ from zprof.analysis.columns import Columns
 from zprof.analysis.memory.attribution.block_tenants import get_tenant_name
 from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.history import find_reserved_peak, list_history_devices, read_history
-from zprof.analysis.memory.snapshot_device import read_snapshot_device
+from zprof.analysis.memory.snapshot import read_snapshot_device
 from zprof.analysis.memory.tables import Timeline
 from zprof.collectors.read.snapshot.reader import read_snapshot
 from zprof.model.memory import HistoryWindow

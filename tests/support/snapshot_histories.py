@@ -178,7 +178,7 @@ class Named:
 
 def named(allocator: Allocator) -> Named:
     found, stacks = history(allocator), StackIndex(tables_of(allocator)["stack"])
-    return Named(found, attribute_history(found.blocks, stacks).names)
+    return Named(found, attribute_history(found.blocks, stacks)[0])
 
 
 def written(

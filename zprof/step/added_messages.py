@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from zprof.model.collectives import CollectiveKind
 from zprof.step.edits import reorder_tasks, scale_transfers
-from zprof.step.messages import PartnerCopies, RankMessages
-from zprof.step.structure import is_compute, main_stream_of_rank
+from zprof.step.structure import PartnerCopies, RankMessages, is_compute, main_stream_of_rank
 from zprof.step.tasks import NONE, Floats, Graph, RankGraph
 
 #: Maximum host time to launch an extra collective, including its events.

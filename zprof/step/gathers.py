@@ -30,9 +30,8 @@ from zprof.analysis.time.decomposition import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.step import edits
 from zprof.step.links import read_latencies
-from zprof.step.messages import held_gathers_ratio, late_gathers_ratio, run_beside_ratio
 from zprof.step.play import PlayedStep
-from zprof.step.structure import count_blocks
+from zprof.step.structure import count_blocks, held_gathers_ratio, late_gathers_ratio, run_beside_ratio
 from zprof.step.tasks import Graph
 from zprof.step.traffic import count_elements, has_known_sizes, select_large, weigh_rows
 

@@ -50,9 +50,8 @@ from zprof.step.links import (
     measure_transfers,
     read_latencies,
 )
-from zprof.step.messages import PartnerCopies, RankMessages, read_messages
 from zprof.step.one_rank import SIZE_MULTIPLES, StepModel, is_guess, model_step, sizes_that_help
-from zprof.step.structure import count_blocks, main_stream_of_rank
+from zprof.step.structure import PartnerCopies, RankMessages, count_blocks, main_stream_of_rank, read_messages
 from zprof.step.tasks import NONE, Floats, Graph, RankGraph, step_places
 from zprof.step.traffic import Messages, StepTraffic, read_step_traffic
 

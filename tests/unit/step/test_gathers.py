@@ -5,8 +5,8 @@ import pytest
 
 from tests.support.replay_ranks import graph_of, replay_rank
 from zprof.step.edits import launch_earlier
-from zprof.step.messages import late_gathers_ratio
 from zprof.step.play import play_graph
+from zprof.step.structure import late_gathers_ratio
 from zprof.step.tasks import NONE, Graph
 
 MS = 1e6

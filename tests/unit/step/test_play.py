@@ -20,9 +20,8 @@ from zprof.step.edits import (
     unblock_calls,
 )
 from zprof.step.message_sizes import merge_units
-from zprof.step.messages import read_messages
 from zprof.step.play import ReplayDeadlock, play_graph
-from zprof.step.structure import find_blocks
+from zprof.step.structure import find_blocks, read_messages
 from zprof.step.tasks import NONE, Graph, RankGraph
 
 COMPUTE, COMM = 7, 20

@@ -257,8 +257,8 @@ class _ClaimInterval(Struct, frozen=True):
 
 def resolve_tenants(blocks: Blocks, claims: Claims, generation: Int) -> Segments:
     """Cut every block's lifetime into segments; ``generation``: the generation of each storage row."""
-    single_owner = split_single_owner_blocks(blocks, claims, generation)
-    intervals_by_block = _make_claim_intervals(blocks, single_owner.others, generation)
+    single, single_tenant, single_sub, others = split_single_owner_blocks(blocks, claims, generation)
+    intervals_by_block = _make_claim_intervals(blocks, others, generation)
     rows = [
         (block, *span)
         for block, block_intervals in intervals_by_block.items()
@@ -266,10 +266,10 @@ def resolve_tenants(blocks: Blocks, claims: Claims, generation: Int) -> Segments
     ]
     begin, end, tenant = (np.array([row[part] for row in rows], dtype=np.int64) for part in (1, 2, 3))
     is_unclaimed = blocks.end_ns > blocks.begin_ns
-    is_live = is_unclaimed[single_owner.block]
-    owned = single_owner.block[is_live]
+    is_live = is_unclaimed[single]
+    owned = single[is_live]
     is_unclaimed[list(intervals_by_block)] = False
-    is_unclaimed[single_owner.block] = False
+    is_unclaimed[single] = False
     split_blocks = np.array([row[0] for row in rows], dtype=np.int64)
     block = np.concatenate([split_blocks, owned, np.flatnonzero(is_unclaimed)])
     subs = np.array([row[4] for row in rows], dtype=object)
@@ -278,8 +278,8 @@ def resolve_tenants(blocks: Blocks, claims: Claims, generation: Int) -> Segments
         begin_ns=np.concatenate([begin, blocks.begin_ns[block[len(split_blocks) :]]]),
         end_ns=np.concatenate([end, blocks.end_ns[block[len(split_blocks) :]]]),
         bytes=blocks.bytes[block],
-        tenant=np.concatenate([tenant, single_owner.tenant[is_live], blocks.tenant[is_unclaimed]]),
-        sub=np.concatenate([subs, single_owner.sub[is_live], blocks.sub[is_unclaimed]]),
+        tenant=np.concatenate([tenant, single_tenant[is_live], blocks.tenant[is_unclaimed]]),
+        sub=np.concatenate([subs, single_sub[is_live], blocks.sub[is_unclaimed]]),
     )
 
 
@@ -376,17 +376,10 @@ def tenant_name(code: int) -> str:
 _Item = TypeVar("_Item", bound=np.generic)
 
 
-class SingleOwnerBlocks(Struct, frozen=True, kw_only=True):
-    """Blocks with a single owner (``block``, ``tenant``, ``sub``), and the claims on all other blocks."""
-
-    block: Int
-    tenant: Int
-    sub: npt.NDArray[np.object_]
-    others: Claims
-
-
-def split_single_owner_blocks(blocks: Blocks, claims: Claims, generation: Int) -> SingleOwnerBlocks:
-    """Split off the blocks with a single owner; the other claims are sorted by time.
+def split_single_owner_blocks(
+    blocks: Blocks, claims: Claims, generation: Int
+) -> tuple[Int, Int, npt.NDArray[np.object_], Claims]:
+    """Return blocks with a single owner, their tenants and subs, and the claims on all others, by time.
 
     ``generation``: the generation of each storage row.
     """
@@ -407,9 +400,7 @@ def split_single_owner_blocks(blocks: Blocks, claims: Claims, generation: Int) -
         np.where(loses_to_block, blocks.tenant[owner], tenant),
         np.where(loses_to_block, blocks.sub[owner], sub),
     )
-    return SingleOwnerBlocks(
-        block=owner, tenant=tenant, sub=sub, others=_take_claims(claims, (block >= 0) & ~is_single_owner)
-    )
+    return owner, tenant, sub, _take_claims(claims, (block >= 0) & ~is_single_owner)
 
 
 def _take_claims(claims: Claims, rows: Int | Bool) -> Claims:

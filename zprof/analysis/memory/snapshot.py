@@ -1,23 +1,25 @@
 """Analyse the memory of one rank from an imported snapshot: an allocator history without hooks.
 
 Live bytes are the requested bytes, because a snapshot lacks the block sizes of freed blocks. Tenants come
-from the tags of the program, else from rules on stacks, lifetimes and sizes (``attribution``).
+from the tags of the program, else from rules on stacks, lifetimes and sizes (``attribution``). The history is
+brought into the form of a recording, so that one model analyses both.
 
 Before torch raises an out-of-memory error it has returned all entirely free segments of the common pool to
 the driver and tried again, so that what is free then is in segments in use: a request fails although enough
 is free if no piece of it is large enough. A private pool (a CUDA graph's) gives to its own requests only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns, Groups
-from zprof.analysis.memory.attribution.assign import sum_tenant_bytes
+from zprof.analysis.memory.attribution.assign import attribute_history, sum_tenant_bytes
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants, TenantLedger, get_tenant_name
 from zprof.analysis.memory.attribution.frames import StackIndex
+from zprof.analysis.memory.attribution.passes import BACKWARD, FORWARD, OPTIMIZER, AllocationPasses
 from zprof.analysis.memory.breakdown import MAX_PARTS, find_phase_peaks, thin_recording
 from zprof.analysis.memory.device import (
     ALLOCATED_PEAK,
@@ -30,15 +32,15 @@ from zprof.analysis.memory.history import (
     AllocatorTerms,
     History,
     compute_terms,
+    find_allocated_peak,
     find_live_blocks,
     find_reserved_peak,
     list_history_devices,
     merge_segments,
     read_history,
 )
-from zprof.analysis.memory.live_bytes import compute_live_curve
-from zprof.analysis.memory.roles import tenant_name
-from zprof.analysis.memory.snapshot_device import SnapshotDevice, read_snapshot_device
+from zprof.analysis.memory.live_bytes import RankLives, compute_live_curve
+from zprof.analysis.memory.roles import Blocks, Segments, tenant_name
 from zprof.analysis.memory.stacks import build_stack_tree, list_largest_groups
 from zprof.analysis.memory.state_checks import RankMemoryResult
 from zprof.analysis.memory.tables import (
@@ -47,6 +49,9 @@ from zprof.analysis.memory.tables import (
     Timeline,
     find_annotated_phase,
     find_annotated_step,
+    list_annotated_phases,
+    list_annotated_steps,
+    make_empty_lives,
     read_checked_table,
 )
 from zprof.base.formatting import format_percent
@@ -54,7 +59,15 @@ from zprof.model.endings import OutOfMemory
 from zprof.model.findings import Confidence
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
-from zprof.model.memory import Basis, DeviceMemory, MemoryPart, PeakGrowth, RankMemory
+from zprof.model.memory import (
+    Basis,
+    DeviceMemory,
+    HistoryWindow,
+    MemoryPart,
+    PeakGrowth,
+    RankMemory,
+    WindowKind,
+)
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.training import Phase
 from zprof.run.reader import Run
@@ -79,6 +92,22 @@ _MIN_PEAK_RATIO = 0.25
 _MIN_DEPTH_RATIO = 0.1
 #: Of lows that differ by less than this share of the rise, the last one is the start.
 _TOLERANCE_RATIO = 0.05
+_PHASES = {FORWARD: Phase.FORWARD, BACKWARD: Phase.BACKWARD, OPTIMIZER: Phase.OPTIMIZER}
+
+
+class SnapshotDevice(Struct, frozen=True, kw_only=True):
+    """One device of a snapshot; ``rows`` are the blocks that are live at the peak."""
+
+    rank: int
+    history: History
+    names: BlockTenants
+    lives: RankLives
+    window: HistoryWindow
+    stacks: StackIndex
+    mark: Columns
+    peak_ns: int
+    peak_bytes: int
+    rows: Int
 
 
 class _Failure(Struct, frozen=True, kw_only=True):
@@ -439,3 +468,103 @@ def _find_low(history: History, peak_ns: int) -> int:
     least = int(live[lows].min())
     lows = lows[live[lows] <= least + _TOLERANCE_RATIO * (peak_bytes - least)]
     return int(times[lows[-1]])
+
+
+def read_snapshot_device(rank: int, history: History, stacks: StackIndex, mark: Columns) -> SnapshotDevice:
+    """Assign a tenant to every block, and find the peak."""
+    peak_ns, peak_bytes = find_allocated_peak(history)
+    names, passes, keeps_for_backward = attribute_history(history.blocks, stacks, list_annotated_phases(mark))
+    return SnapshotDevice(
+        rank=rank,
+        history=history,
+        names=names,
+        lives=make_history_lives(history, names, passes, list_annotated_steps(mark)),
+        window=describe_window(rank, passes, keeps_for_backward=keeps_for_backward),
+        stacks=stacks,
+        mark=mark,
+        peak_ns=peak_ns,
+        peak_bytes=peak_bytes,
+        rows=find_live_blocks(history.blocks, peak_ns),
+    )
+
+
+def make_history_lives(
+    history: History, names: BlockTenants, passes: AllocationPasses, steps: Sequence[tuple[int, int]] = ()
+) -> RankLives:
+    """Return the blocks of a history with one tenant each, over the time of the history.
+
+    ``steps``: start and number of the steps that the program annotated.
+    """
+    blocks, count = history.blocks, len(history.blocks)
+    subs = np.array([attribution.sub for attribution in names.attributions], dtype=object)
+    nothing, row = np.full(count, None, dtype=object), np.arange(count, dtype=np.int64)
+    times_ns, live_bytes = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
+    return RankLives(
+        blocks=Blocks(
+            address=blocks.address,
+            begin_ns=blocks.begin_ns,
+            end_ns=blocks.freed_ns,
+            bytes=blocks.requested_bytes,
+            tenant=names.tenant,
+            sub=subs[names.number],
+            module=nothing,
+            operator=nothing,
+            phase=nothing,
+            tracked=np.zeros(count, dtype=bool),
+            open=np.zeros(count, dtype=bool),
+            owner=row[:0],
+        ),
+        segments=Segments(
+            block=row,
+            begin_ns=blocks.begin_ns,
+            end_ns=blocks.freed_ns,
+            bytes=blocks.requested_bytes,
+            tenant=names.tenant,
+            sub=subs[names.number],
+        ),
+        storages=make_empty_lives(),
+        timeline=make_timeline(history, passes, steps),
+        times_ns=times_ns,
+        live_bytes=live_bytes,
+        has_allocator_events=True,
+    )
+
+
+def make_timeline(history: History, passes: AllocationPasses, steps: Sequence[tuple[int, int]]) -> Timeline:
+    """Return the phases and steps of a history; steps without annotations are counted from 1."""
+    optimizers = np.flatnonzero(passes.kind == OPTIMIZER)
+    after = optimizers[optimizers + 1 < len(passes)] + 1
+    begins = passes.first_ns[np.append(0, after)].tolist() if len(passes) else []
+    return Timeline(
+        begin_ns=history.begin_ns,
+        end_ns=history.end_ns,
+        steps=[(max(time_ns, history.begin_ns), number) for time_ns, number in steps]
+        or [(begin, number) for number, begin in enumerate(begins, start=1)],
+        step_ends=passes.last_ns[optimizers].tolist(),
+        phases=[
+            (start, _PHASES[kind].value)
+            for start, kind in zip(passes.first_ns.tolist(), passes.kind.tolist(), strict=True)
+        ],
+    )
+
+
+def describe_window(rank: int, passes: AllocationPasses, *, keeps_for_backward: bool) -> HistoryWindow:
+    """Return what a history holds of a program's steps."""
+    optimizers = np.flatnonzero(passes.kind == OPTIMIZER)
+    backward = np.flatnonzero(passes.kind == BACKWARD)
+    per_step = np.diff(np.searchsorted(backward, np.append(-1, optimizers)))
+    per_step = per_step[per_step > 0]  # a second optimizer makes no second step
+    if len(backward):
+        kind = WindowKind.TRAINING
+    elif len(optimizers):
+        kind = WindowKind.OPTIMIZER
+    elif bool((passes.kind == FORWARD).any()):
+        kind = WindowKind.FORWARD if keeps_for_backward else WindowKind.INFERENCE
+    else:
+        kind = WindowKind.UNKNOWN
+    return HistoryWindow(
+        rank=rank,
+        kind=kind,
+        steps=len(per_step) if len(backward) else len(optimizers),
+        micro_batches=int(np.median(per_step)) if len(per_step) else None,
+    )

@@ -432,7 +432,7 @@ def make_phase_lane(
     inside = times[(times > begin_ns) & (times < end_ns)]
     edges = np.unique(np.concatenate((np.array([begin_ns], dtype=np.int64), inside)))
     steps = np.tile(np.array([[begin_ns, end_ns]], dtype=np.int64), (len(edges), 1))
-    phases = np.array(locate_instants(evidence, edges, steps).phase)
+    phases = np.array(locate_instants(evidence, edges, steps)[0])
     if (phases == UNKNOWN_PHASE).all():
         return None
     changes = np.flatnonzero(np.concatenate(([True], phases[1:] != phases[:-1])))

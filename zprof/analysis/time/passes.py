@@ -160,23 +160,22 @@ def _sort_by_launch(rows: Columns, ranks: Sequence[PassRank]) -> tuple[Columns, 
 def _add_phases(table: Columns, parts: Sequence[RankPart]) -> Columns:
     """Add phase, micro-batch and method from the evidence of each rank."""
     launched, step, known = table.ints("launched_ns"), table.ints("step"), table.bools("known")
-    located, updates = [], []
+    phases: list[str] = []
+    methods: list[str] = []
+    micro_batches, updates = [], []
     for rank, rank_rows in parts:
         steps, times = rank.host_steps, launched[rank_rows]
         order = np.argsort(steps.number, kind="stable")
         place = order[np.searchsorted(steps.number[order], step[rank_rows])]
-        located.append(locate_instants(rank.evidence, times, steps.spans[place]))
+        found = locate_instants(rank.evidence, times, steps.spans[place])
+        phases += found[0]
+        methods += found[1]
+        micro_batches.append(found[2])
         updates.append(np.searchsorted(rank.evidence.optimizer[:, 1], times))
-    micro_batch = np.concatenate([instants.micro_batch for instants in located])
-    phase, method = (
-        Texts.of(text for instants in located for text in getattr(instants, name)).with_text(
-            ~known, UNKNOWN_PHASE
-        )
-        for name in ("phase", "method")
-    )
+    micro_batch = np.concatenate(micro_batches)
     return table.with_columns(
-        phase=phase,
-        method=method,
+        phase=Texts.of(phases).with_text(~known, UNKNOWN_PHASE),
+        method=Texts.of(methods).with_text(~known, UNKNOWN_PHASE),
         micro_batch=OptionalInts(micro_batch, known & (micro_batch >= 0)),
         updates=np.concatenate(updates).astype(np.int64),
     )

@@ -9,16 +9,27 @@ the part of its duration d in which a collective ran:
 Kernels do the same work if they and their three neighbours on each side have the same names. On CPU ranks,
 the outermost operators of the main thread are used instead of kernels, and a collective counts from its last
 arrival on.
+
+Totals of the device over the entire trace are on the clock of the rank, and without steps.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
 from zprof.analysis.columns import Column, Columns, Floats, Groups, Mask, OptionalInts, Texts
-from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
+from zprof.analysis.intervals import (
+    Int64s,
+    Intervals,
+    covered,
+    intersect,
+    intervals,
+    measure,
+    subtract,
+    union,
+)
 from zprof.analysis.time.activity import BEFORE_ALL_NS, NamedWork, RankActivity
 from zprof.analysis.time.decomposition import (
     find_collective_launches,
@@ -35,9 +46,11 @@ from zprof.analysis.time.ledger import (
     find_idle_spans,
     make_step_columns,
 )
-from zprof.analysis.time.timeline import RankTimeline
+from zprof.analysis.time.timeline import RankTimeline, load_collectives, load_timelines
+from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
-from zprof.model.time import RankTime
+from zprof.model.time import RankTime, WindowPolicy
+from zprof.run.reader import Run
 
 _NEVER = np.iinfo(np.int64).min
 ALONE_RATIO = 0.01
@@ -369,3 +382,56 @@ def group_medians(group: Int64s, values: Int64s, groups: int) -> Floats:
     found = Groups(group)
     medians[group[found.first]] = found.median(values)
     return medians
+
+
+class DeviceTotals(Struct, frozen=True, kw_only=True):
+    """Total time of each kind, from the start of the first kernel or copy to the end of the last.
+
+    Compute, communication and memory may overlap, so they need not sum to the span; idle is the rest of it.
+    ``overlapped_ns`` is the communication hidden by compute.
+    """
+
+    rank: int
+    span_ns: int
+    compute_ns: int
+    communication_ns: int
+    memory_ns: int
+    overlapped_ns: int
+    idle_ns: int
+
+    @property
+    def overlap_ratio(self) -> float | None:
+        """Share of the communication hidden by compute; None if there is none."""
+        return self.overlapped_ns / self.communication_ns if self.communication_ns else None
+
+
+def measure_device_totals(
+    run: Run, ranks: Sequence[int] | None = None
+) -> tuple[list[DeviceTotals], list[Gap]]:
+    """Return totals of the ranks whose trace has device work, and gaps for the others."""
+    timelines, gaps = load_timelines(run, WindowPolicy.TRACE)
+    selected = [timeline for timeline in timelines if ranks is None or timeline.rank in ranks]
+    totals: list[DeviceTotals] = []
+    collectives = load_collectives(selected) if selected else None
+    for timeline in selected:
+        if not timeline.activity.on_device or collectives is None:
+            gaps.append(make_gap("device_work_missing", rank=timeline.rank))
+            continue
+        rows = collectives.at(collectives.ints("rank") == timeline.rank)
+        spans = intervals(rows.ints("start_ns"), rows.ints("end_ns"))
+        compute, copies = timeline.activity.compute, timeline.activity.copies
+        communication = union(spans, timeline.activity.nameless)
+        busy = union(compute, communication, copies)
+        span_ns = int(busy[-1, 1] - busy[0, 0]) if len(busy) else 0
+        totals.append(
+            DeviceTotals(
+                rank=timeline.rank,
+                span_ns=span_ns,
+                compute_ns=measure(compute),
+                communication_ns=measure(communication),
+                memory_ns=measure(copies),
+                overlapped_ns=measure(intersect(compute, communication)),
+                idle_ns=span_ns - measure(busy),
+            )
+        )
+    return totals, gaps

@@ -413,20 +413,15 @@ def _merge_rows(*sets: Intervals) -> Int64s:
     return rows[np.argsort(rows[:, 0], kind="stable")]
 
 
-class LocatedInstants(Struct, frozen=True, kw_only=True):
-    """One entry per instant; ``micro_batch`` is -1 if unknown."""
+def locate_instants(
+    evidence: PhaseEvidence, times_ns: Int64s, steps: Intervals
+) -> tuple[list[str], list[str], Int64s]:
+    """Return the phase at each instant, the method that found it, and the micro-batch, -1 if unknown.
 
-    phase: Sequence[str]
-    micro_batch: Int64s
-    method: Sequence[str]
-
-
-def locate_instants(evidence: PhaseEvidence, times_ns: Int64s, steps: Intervals) -> LocatedInstants:
-    """Return phase and micro-batch at each instant; ``steps`` has the step of each, by the host's marks."""
-    phase, method = _find_phases(evidence, times_ns, steps[:, 0])
-    return LocatedInstants(
-        phase=phase, micro_batch=_count_micro_batches(evidence, times_ns, steps), method=method
-    )
+    ``steps`` has the step of each instant, by the host's marks.
+    """
+    phases, methods = _find_phases(evidence, times_ns, steps[:, 0])
+    return phases, methods, _count_micro_batches(evidence, times_ns, steps)
 
 
 def _find_phases(evidence: PhaseEvidence, times: Int64s, step_begins: Int64s) -> tuple[list[str], list[str]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from zprof.analysis.time.device_totals import DeviceTotals, measure_device_totals
+from zprof.analysis.time.rank import DeviceTotals, measure_device_totals
 from zprof.base.errors import BadInput, MissingData
 from zprof.base.formatting import format_ns
 from zprof.collectors.read.imports.cache import read_origin

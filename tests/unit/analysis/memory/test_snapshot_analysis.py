@@ -15,8 +15,7 @@ from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.breakdown import thin_recording
 from zprof.analysis.memory.history import find_allocated_peak, read_history
-from zprof.analysis.memory.snapshot import analyse_snapshot_rank
-from zprof.analysis.memory.snapshot_device import make_history_lives
+from zprof.analysis.memory.snapshot import analyse_snapshot_rank, make_history_lives
 from zprof.analysis.memory.state_checks import RankMemoryResult
 from zprof.analysis.memory.tables import (
     find_annotated_phase,
@@ -94,8 +93,8 @@ def test_tenants_of_the_timeline_sum_to_the_live_bytes(seed: int) -> None:
     if history is None or not len(history.blocks):
         return
     blocks = history.blocks
-    found = attribute_history(blocks, StackIndex(tables["stack"]))
-    timeline = thin_recording(0, "cuda:0", make_history_lives(history, found.names, found.passes), points=9)
+    names, passes, _ = attribute_history(blocks, StackIndex(tables["stack"]))
+    timeline = thin_recording(0, "cuda:0", make_history_lives(history, names, passes), points=9)
     totals = np.sum(list(timeline.tenants.values()), axis=0)
     assert totals.max() == find_allocated_peak(history)[1]
     assert len(timeline.time_ns) <= 9

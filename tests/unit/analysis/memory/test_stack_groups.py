@@ -86,7 +86,7 @@ def test_groups_tree_and_growth_hold_every_byte_of_the_peak(seed: int) -> None:
     if history is None or not len(history.blocks):
         return
     blocks, stacks = history.blocks, StackIndex(tables["stack"])
-    names = attribute_history(blocks, stacks).names
+    names, _, _ = attribute_history(blocks, stacks)
     peak_ns, peak_bytes = find_allocated_peak(history)
     rows = find_live_blocks(blocks, peak_ns)
     groups = list_largest_groups(0, blocks, rows, names, stacks)

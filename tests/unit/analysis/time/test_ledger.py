@@ -13,7 +13,6 @@ from tests.support.interval_oracle import Work, totals
 from zprof.analysis.columns import Columns
 from zprof.analysis.time.activity import read_device_activity
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
-from zprof.analysis.time.device_totals import measure_device_totals
 from zprof.analysis.time.ledger import (
     attribute_exposure,
     average_rank_time,
@@ -22,6 +21,7 @@ from zprof.analysis.time.ledger import (
     find_blocking,
     make_step_columns,
 )
+from zprof.analysis.time.rank import measure_device_totals
 from zprof.analysis.time.steps import find_step_windows, find_trace_windows
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.time import LEDGER_TERMS, WindowPolicy

@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from zprof.analysis.time.device_totals import DeviceTotals
+from zprof.analysis.time.rank import DeviceTotals
 from zprof.integrations.hta.process import HtaAnswers, Rows, read_answers
 from zprof.integrations.hta.verification import compare_rank, explain_differences
 from zprof.model.report import FigureStatus

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.memory.attribution.block_tenants import Attribution, BlockTenants, TenantLedger
@@ -277,21 +276,14 @@ def _name_standing_blocks(blocks: HeldBlocks, features: Features, ledger: Tenant
         _take_sizes(blocks, ledger, rest, counts, state)
 
 
-class AttributedHistory(Struct, frozen=True, kw_only=True):
-    """The owner of every block, and the passes of the program.
-
-    ``keeps_for_backward``: a forward without a backward keeps tensors as if one followed.
-    """
-
-    names: BlockTenants
-    passes: AllocationPasses
-    keeps_for_backward: bool
-
-
 def attribute_history(
     blocks: HeldBlocks, stacks: StackIndex, ranges: Sequence[PhaseRange] = ()
-) -> AttributedHistory:
-    """Find the owner of every block; ``ranges`` are the phases that the program annotated."""
+) -> tuple[BlockTenants, AllocationPasses, bool]:
+    """Return the owner of every block, the passes, and whether the program keeps tensors for a backward.
+
+    It keeps them if a forward without a backward keeps tensors as if one followed. ``ranges`` are the phases
+    that the program annotated.
+    """
     origin = classify_stacks(stacks, blocks.stack)
     features = compute_features(blocks, origin, stacks.is_known(blocks.stack), ranges)
     ledger = TenantLedger(len(blocks))
@@ -311,11 +303,7 @@ def attribute_history(
             copies = rows[np.isin(2 * blocks.requested_bytes[rows], weights)]
             ledger.assign(copies, replace(attribution, sub=WEIGHT_COPY))
     _apply_tags(ledger, blocks)
-    return AttributedHistory(
-        names=ledger.get_tenants(),
-        passes=features.passes,
-        keeps_for_backward=bool(features.outlives_forward.any()),
-    )
+    return ledger.get_tenants(), features.passes, bool(features.outlives_forward.any())
 
 
 def _apply_tags(ledger: TenantLedger, blocks: HeldBlocks) -> None:

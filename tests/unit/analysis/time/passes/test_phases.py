@@ -6,10 +6,9 @@ import pytest
 
 from tests.support.device_ranks import Rows
 from zprof.analysis.columns import Columns
-from zprof.analysis.intervals import Intervals
+from zprof.analysis.intervals import Int64s, Intervals
 from zprof.analysis.time.clocks import RankClock
 from zprof.analysis.time.steps import (
-    LocatedInstants,
     PhaseEvidence,
     collect_phase_evidence,
     locate_instants,
@@ -20,7 +19,9 @@ def spans(*pairs: tuple[int, int]) -> Intervals:
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def at(evidence: PhaseEvidence, *times: int, step: tuple[int, int] = (0, 1000)) -> LocatedInstants:
+def at(
+    evidence: PhaseEvidence, *times: int, step: tuple[int, int] = (0, 1000)
+) -> tuple[list[str], list[str], Int64s]:
     return locate_instants(evidence, np.array(times, dtype=np.int64), spans(*[step] * len(times)))
 
 
@@ -60,12 +61,12 @@ PHASES: dict[str, tuple[dict[str, Intervals], dict[int, str]]] = {
 @pytest.mark.parametrize("name", PHASES)
 def test_phases(name: str) -> None:
     evidence, expected = PHASES[name]
-    found = at(PhaseEvidence(**evidence), *expected)
-    assert dict(zip(expected, found.phase, strict=True)) == expected
+    phases, methods, _ = at(PhaseEvidence(**evidence), *expected)
+    assert dict(zip(expected, phases, strict=True)) == expected
     method = (
         "unknown" if not evidence else "autograd" if {"autograd", "operators"} == {*evidence} else "ranges"
     )
-    assert set(found.method) == {method} or name == "a forward within autograd"
+    assert set(methods) == {method} or name == "a forward within autograd"
 
 
 TWO_BACKWARDS = PhaseEvidence(
@@ -89,7 +90,7 @@ TWO_BACKWARDS = PhaseEvidence(
     ids=["by backward", "from the begin of a step", "recomputation is none", "unknown without a backward"],
 )
 def test_micro_batches(evidence: PhaseEvidence, step: tuple[int, int], expected: dict[int, int]) -> None:
-    assert at(evidence, *expected, step=step).micro_batch.tolist() == list(expected.values())
+    assert at(evidence, *expected, step=step)[2].tolist() == list(expected.values())
 
 
 NO_MARKS = Columns.from_arrow(Rows().marks_table())
@@ -114,9 +115,9 @@ def test_recomputation_outside_of_the_nodes_of_autograd_is_no_micro_batch(thread
         begin = 100 + 20 * place
         rows.append((f"FSDP::pre_forward (layers.{unit})", begin, begin + 5))
         rows.append((f"FSDP::post_backward (layers.{unit})", begin + 10, begin + 15))
-    found = at(collected(*rows, thread=thread), 2, 22, 102, 112, 122, 142, 152)
-    assert " ".join(found.phase) == "forward forward recompute backward recompute recompute backward"
-    assert set(found.micro_batch.tolist()) == {0}
+    phases, _, micro_batches = at(collected(*rows, thread=thread), 2, 22, 102, 112, 122, 142, 152)
+    assert " ".join(phases) == "forward forward recompute backward recompute recompute backward"
+    assert set(micro_batches.tolist()) == {0}
 
 
 def test_a_forward_of_some_units_behind_the_optimizer_recomputes_nothing() -> None:
@@ -127,7 +128,7 @@ def test_a_forward_of_some_units_behind_the_optimizer_recomputes_nothing() -> No
         ("Optimizer.step#AdamW.step", 30, 40),
         ("FSDP::pre_forward (layers.0)", 50, 55),
     )
-    assert list(at(evidence, 52).phase) == ["forward"]
+    assert at(evidence, 52)[0] == ["forward"]
 
 
 @pytest.mark.parametrize(("times", "forward"), [((100, 200, 300), []), ((1000, 1200, 1300), [[1000, 1200]])])
