@@ -95,7 +95,7 @@ def test_the_gitlab_job(repository: Path) -> None:
 
 
 def test_an_update_can_be_run(repository: Path) -> None:
-    (command,) = commands_of(DOCS, "When a change is meant")
+    (command,) = commands_of(DOCS, "Accepting a change")
     assert run_shell(command, repository)
 
 
