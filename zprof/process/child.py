@@ -69,7 +69,10 @@ class Child:
         """Return its exit code, -n if signal n killed it; None while it runs."""
         if self._process.returncode is not None:
             return self._process.returncode
-        state = os.waitid(os.P_PID, self.number, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        try:
+            state = os.waitid(os.P_PID, self.number, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # this process ignores SIGCHLD, or somebody else has reaped it
+            return self._process.poll()
         if state is None:
             return None
         return state.si_status if state.si_code == os.CLD_EXITED else -state.si_status

@@ -85,3 +85,12 @@ def test_ranks_that_never_end_are_told_from_those_that_did(tmp_path: Path) -> No
         assert ranks.wait(timeout_s=3.0) == {0: 0}
     assert [child.poll() for child in ranks.children] == [0, -signal.SIGKILL]
     assert [ranks.read_output(rank) for rank in range(2)] == [["hello"]] * 2
+
+
+def test_a_child_that_the_system_reaped_has_ended() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with Child([sys.executable, "-S", "-c", ""]) as child:
+            assert child.wait(PATIENCE_S) == 0
+    finally:
+        signal.signal(signal.SIGCHLD, before)
