@@ -9,7 +9,8 @@ The training loop does not change:
         loss.backward()
         optimizer.step()
 
-Models that the engine cannot train are rejected before zero() changes them, unsupported changes after it.
+zero() rejects models that the engine cannot train before it changes them; unsupported changes made later
+raise an error.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -432,7 +433,7 @@ def _check_memory(parameters: dict[str, nn.Parameter]) -> None:
 class ModelGuard:
     """Checks the parameters before every training forward; takes about 1 us per module.
 
-    It also compares the sample of 16-bit parameters, whose result the optimizer's step uses.
+    It also checks the sampled 16-bit parameters for edits; the optimizer's step uses the result.
     """
 
     def __init__(self, model: nn.Module, units: Sequence[FlatUnit], edits: EditSample | None) -> None:

@@ -27,7 +27,7 @@ try:
     from torch import nn
 except ModuleNotFoundError:
     require_extra(Extra.RECORD, "zprof.record")
-    raise  # torch is there, but not all that it needs
+    raise  # torch is installed, but one of its dependencies is missing
 
 from zprof.collectors.record.base import Collector, Columns, FaultGuard, WindowRows, first_line
 from zprof.collectors.record.clock_pings import ClockPings
@@ -203,7 +203,7 @@ class Recorder:
     def save_failure(
         self, error: BaseException, model: nn.Module | None, optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
-        """Write what the program's last error says: what held the memory, if an allocation failed.
+        """Record the error that ended the program and, if an allocation failed, what held the memory.
 
         The tensors must still exist. Can be called after the recording has ended.
         """
@@ -235,8 +235,8 @@ class Recorder:
     ) -> bool:
         """Add the mark of a stall and replace its tables, from any thread, also after the recording.
 
-        Return True if the run on disk has them. Of the memory there is what was recorded before: a program
-        that does not go on is not touched.
+        Return True if the run on disk has them. Memory is limited to what was already recorded: a stalled
+        program is not touched.
         """
         if kind:
             self._marks.add(kind, stall_ns)
@@ -417,7 +417,7 @@ class Recorder:
 
 
 def _return_free_memory() -> None:
-    """Return what a window needed to the system; glibc keeps it otherwise."""
+    """Give the memory that a window used back to the system; glibc would keep it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

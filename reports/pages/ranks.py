@@ -44,9 +44,9 @@ _MAX_TEXT_RANKS, _MAX_TEXT_LATE = 8, 4
 _MAX_REASONS = 3
 #: Smaller shares of the path are not listed.
 _MIN_PATH_RATIO = 0.005
-#: Shares of the path in the line of a screen.
+#: Maximum number of path shares in the summary line of a screen.
 _MAX_PATH_SHARES = 4
-#: Rows of the table of ranks; this many of each column's largest values are always among them.
+#: Rows of the rank table, which always include this many of each column's largest values.
 _TOP_PER_COLUMN = 16
 #: Widths of a screen from which idle time, peak, critical path, and the rest are shown.
 _NARROW, _WIDE, _WIDER, _WIDEST = 88, 100, 120, 160
@@ -317,7 +317,7 @@ def order_by_waiting(times: Sequence[RankTime], ranks: Sequence[int]) -> tuple[i
 
 
 class _RankPlaces:
-    """Where the report has the entries of each rank."""
+    """Cursors to each rank's entries in the report."""
 
     def __init__(self, report: Report) -> None:
         self._report, time = report, Cursor(report).time
@@ -364,7 +364,7 @@ def _read_or_unknown(place: Cursor | None, entries: Cursor, name: str) -> Value:
 
 
 def _make_unknown(entries: Cursor, name: str) -> Value:
-    """Return an unknown number of a rank that a list of the report does not have."""
+    """Return an unknown value for a rank that is missing from a list of the report."""
     return Value(None, find_unit(name), leaves=(get_path(entries),))
 
 

@@ -1,6 +1,7 @@
 """ZP603: ranks entered different operations at the same place of one group's sequence.
 
-What leads them there are the lines at which they entered: a branch, or a loop of another length.
+The lines at which they entered show why: a branch taken differently, or a loop with a different number of
+iterations.
 """
 
 from zprof.analysis.analysis import RunAnalysis

@@ -1,9 +1,9 @@
 """Convert structs to JSON, and derive the JSON Schema (draft 2020-12) of those documents.
 
 Fields keep their declared order; mapping keys become strings and are sorted, ranks numerically. Infinity and
-NaN become null. In a schema, types, enumerations and nullability come from annotations, descriptions from
-docstrings, those of numbers from the catalogue, other units from names (``_ns``, ``_bytes``). Objects stay
-open, and a field with a default may be missing.
+NaN become null. In a schema, types, enumerations and nullability come from annotations, and class
+descriptions from docstrings. Numbers are described by the catalogue; if it lacks one, the unit comes from the
+name of the field (``_ns``, ``_bytes``). Objects stay open, and a field with a default may be missing.
 """
 
 import inspect
@@ -93,8 +93,8 @@ def make_json_schema(kind: type, *, title: str) -> Tree:
 
 
 def _reference_schema(kind: type, known: dict[type, Tree], path: str = "") -> Tree:
-    """Return a reference to the schema of a type; its fields are described by the first path to it."""
-    if kind not in known:
+    """Return a reference to the schema of a type; its field descriptions are those of the first path that
+    reaches it.""" if kind not in known:
         known[kind] = {}  # ends the recursion for a type that contains itself
         known[kind] |= _enum_schema(kind) if issubclass(kind, Enum) else _object_schema(kind, known, path)
     return {"$ref": f"#/$defs/{_definition_name(kind)}"}

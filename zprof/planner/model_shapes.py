@@ -27,7 +27,7 @@ The root, vocabulary V and context c: token embedding Vh/N, positions ch, final 
 not tied. A vocabulary or context of 0 means that its tables are not counted. In a Llama block, norms and the
 router are replicated on every rank.
 
-List the known models by name: shapes of the ZeRO paper and of the Llama, Qwen and Mixtral families.
+The presets have shapes of the ZeRO paper and of the Llama, Qwen and Mixtral families.
 
 Shapes of the paper come from its tables 5 (figure 2), 6 (figure 3), 7 (figure 6) and 10 (figure 4). Table 4
 prints hidden 4096 for 40B to 60B, which is an error: 12 * 88 * 4096^2 is only 17.7e9. Table 5 has the correct
@@ -84,9 +84,8 @@ def count_saved_elements(shape: Shape) -> int:
 
 
 def scale_width(shape: Shape, hidden: int, ranks: int = 1) -> Shape:
-    """Return the shape with another hidden size; heads and MLP widen with it, their numbers stay."""
-    block = shape.block
-    if block is None:
+    """Return the shape with another hidden size; the widths of heads and MLP scale with it; the number of
+    heads does not change.""" block = shape.block if block is None:
         return replace(shape, hidden=hidden)
     mlp = ceil_div(ceil_div(block.mlp * hidden, shape.hidden), ranks) * ranks
     head_width = ceil_div(block.head_width * hidden, shape.hidden)
@@ -151,7 +150,7 @@ class ModelSizes(Struct, frozen=True, kw_only=True):
 
 
 def compute_model_sizes(job: Job, shape: Shape) -> ModelSizes:
-    """Return the sizes of a job; without a batch, they have no tokens."""
+    """Return the sizes of a job; token counts are 0 if it has no batch."""
     known = job.batch.tokens is not None
     return ModelSizes(
         shape=shape,

@@ -63,8 +63,8 @@ _FLIGHT_TABLES = frozenset({"flight", "flight_group", "flight_stack"})
 class RankWriter:
     """Writer of the folder of one rank, usable from several threads.
 
-    Another process may save the rank while it is silent; tables that it wrote stay until this writer writes
-    them. Creating it deletes leftovers of an earlier run.
+    While this process does not respond, another may save the rank; tables that the other wrote stay until
+    this writer replaces them. Creating it deletes leftovers of an earlier run.
 
     Raises:
         BadInput: the path contains something other than a run.
@@ -275,8 +275,9 @@ def write_provisional(folder: Path, name: str, columns: Mapping[str, Sequence[An
         rows = _write_parquet(target, name, columns)
         with target.open("rb") as file:
             return TableFile(rows=rows, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+    # Small tables are written through memory: opening a file costs as much as writing them.
     table, sink = _fit_to_schema(columns, TABLES[name]), pa.BufferOutputStream()
-    pq.write_table(table, sink, **_get_options(name))  # small ones: opening a file takes as long
+    pq.write_table(table, sink, **_get_options(name))
     content = sink.getvalue()
     target.write_bytes(content)
     return TableFile(rows=int(table.num_rows), sha256=hashlib.sha256(content).hexdigest())
@@ -287,7 +288,7 @@ def _stage_parts(folder: Path, name: str, parts: Sequence[Path]) -> TableFile:
     staged, schema = get_staged_path(folder / f"{name}.parquet"), TABLES[name]
     rows = 0
     with remove_on_error(get_temporary_path(staged)) as temporary:
-        # Arrow takes paths in UTF-8 only, so that it is given open files.
+        # Arrow accepts only UTF-8 paths, so it is given open files.
         with temporary.open("wb") as file, pq.ParquetWriter(file, schema, **_get_options(name)) as writer:
             for part in parts:
                 with part.open("rb") as content:
@@ -307,7 +308,7 @@ def _write_parquet(path: Path, name: str, columns: Mapping[str, Sequence[Any]] |
 
 def _get_options(name: str) -> dict[str, Any]:
     if name in _FLIGHT_TABLES:
-        # To choose an encoding by column takes longer than to write a table of few rows.
+        # Choosing an encoding per column takes longer than writing a small table.
         # The fastest encoding options for a table of at most a few thousand rows.
         encodings = (
             {

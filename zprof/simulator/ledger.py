@@ -1,7 +1,7 @@
 """True times of the steps and collectives of a simulated job, by set arithmetic on what its ranks did.
 
-All times are ns.  Instants are on the true clock from `find_origin` on, which a rank's own clock shows as
-origin + offset + (instant - origin) * (1 + drift).
+All times are ns.  Times are on the true clock, which starts at `find_origin`; a rank's own clock shows them
+as origin + offset + (instant - origin) * (1 + drift).
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ Spans = np.ndarray
 class CollectiveTruth:
     """One collective on one rank.
 
-    `wait_ns` is the time until the last rank has come, `late_rank`, `lead_ns` after the one before it;
-    `transfer_ns` is the rest.  `bytes`: of the full tensor.  `number`: its place in its group, `ranks`.
+    `wait_ns` is the time until the last rank (`late_rank`) arrives, which is `lead_ns` after the second to
+    last; `transfer_ns` is the rest.  `bytes`: size of the full tensor. `number`: position in the sequence of
+    its group, `ranks`.
     """
 
     rank: int
@@ -47,8 +48,9 @@ class StepTruth:
     """One step of one rank: wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle.
 
     On a device it lasts from the end of the work launched before its start to the end of the work launched
-    before its end, on a CPU rank from start to end.  Exposed is collective time without compute, on a CPU
-    rank that for which the main thread waits.  Of two collectives at once it is that of the first to start.
+    before its end, on a CPU rank from start to end.  Collective time is exposed if no compute overlaps it; on
+    a CPU rank, if the main thread waits for it. If two collectives overlap, the time belongs to the one that
+    started first.
     """
 
     rank: int
@@ -136,7 +138,7 @@ def measure_steps(schedule: Schedule, rank: Rank) -> list[StepTruth]:
 
 
 def list_bounds(schedule: Schedule, rank: Rank) -> list[tuple[int, int]]:
-    """Return begin and end of each step of a rank, from the marks that its trace has."""
+    """Return the start and end of each step of a rank, from the step marks in its trace."""
     marks = [(begin + 1_000 * (step > 0), end) for step, (begin, end) in enumerate(rank.step_host)]
     if schedule.job.on_cpu:
         return marks

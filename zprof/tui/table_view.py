@@ -29,7 +29,7 @@ def get_bar_columns(bar: Bar, width: int) -> int:
 
 
 def find_number(line: Row, cell: Cell) -> Value | None:
-    """Return the number that ``enter`` on a cell explains, if any.
+    """Return the number that pressing ``enter`` on a cell explains, if any.
 
     That is the cell's own number, else the first number of the row if the row opens nothing.
     """
@@ -41,7 +41,7 @@ def find_number(line: Row, cell: Cell) -> Value | None:
 
 
 def is_of_model(number: Value) -> bool:
-    """Return True for a number of the what-if model, which is an estimate if it is predicted."""
+    """Return True if the number comes from the what-if model; its predictions are estimates."""
     return bool(number.leaves) and number.leaves[0].starts_with("outlook")
 
 

@@ -17,7 +17,7 @@ from zprof.run.output_path import replace_run
 
 
 class Imported(Struct, frozen=True, kw_only=True):
-    """The written run, the file of each rank, and notes.
+    """Result of an import: the run, the file of each rank, and notes.
 
     ``is_cacheable``: True if another import of the same files would give the same result.
     """
@@ -47,7 +47,7 @@ def import_paths(
             run.parent.mkdir(parents=True, exist_ok=True)
             with _open_temporary_folder(run) as folder:
                 temporary = folder / run.name
-                # The readers of a source are one, whichever of its formats a file has.
+                # All formats of one source share a reader.
                 reader = next(each.reader for each in FORMATS.values() if each.source is sources.kind)
                 module, _, function = reader.partition(":")
                 write_run: Callable[..., Written] = getattr(import_module(module), function)
@@ -70,7 +70,7 @@ def import_paths(
 
 @contextmanager
 def _open_temporary_folder(run: Path) -> Iterator[Path]:
-    """Yield a folder beside ``run``, of which this is the only writer; also remove one of a killed import."""
+    """Yield a private folder beside ``run``, after removing one left by a killed import."""
     folder = run.with_name(f".{run.name}.importing")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)

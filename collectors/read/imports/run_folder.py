@@ -21,9 +21,9 @@ def find_run_folder(
 
     Args:
         path: A run, a Kineto trace, a CUDA memory snapshot, or a folder of traces or snapshots.
-        print_note: Called with messages on the state and location of an import.
+        print_note: Called with messages about the progress and location of an import.
         show_progress: Called before an import; its context ends with the import.
-        while_reading: Called while other processes read files, if they do.
+        while_reading: Called while other processes read the files; not called if this process reads them.
 
     Raises:
         BadInput: the path cannot be read or imported.
@@ -37,7 +37,7 @@ def find_run_folder(
     from zprof.collectors.read.imports.cache import import_cached, needs_import
 
     if not needs_import(path) and any(path.glob(f"rank*/{RANK_NAME}")):
-        return path  # a run without its manifest, which the reader names
+        return path  # a run whose manifest is missing; the reader reports that
     with show_progress() as progress:
         return import_cached([path], print_note, progress, while_reading)
 

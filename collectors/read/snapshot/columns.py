@@ -21,7 +21,7 @@ Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Row = dict[str, Any]
 _MAX_NAME = 4096
-#: Above the sum of all sizes in a trace; sums below it do not overflow 64 bits.
+#: No trace's sizes add up to this; sums below it fit into 64 bits.
 _MAX_BYTES = 2.0**62
 _MAX_DEPTH = 1024
 _MAX_LINE = 1 << 40
@@ -130,7 +130,7 @@ def _check_types(values: Sequence[object], allowed: set[type], where: str, what:
 
 
 class TextNumbers:
-    """Number texts in the order of first use."""
+    """Assign numbers to strings in the order of first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -150,7 +150,7 @@ def factorize_texts(
 ) -> Any:
     """Return a column of texts; None and the texts in ``absent`` are null.
 
-    With ``rows``, the texts are those of the rows that are True there; the other rows are null.
+    ``rows`` is a mask: the texts fill its True rows; the others are null.
     """
     numbering = TextNumbers()
     numbers = {

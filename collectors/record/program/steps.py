@@ -4,9 +4,9 @@ torch's own hooks on optimizer steps run within the profiler range of the step, 
 table of hooks: no profiler should stop there, and no hook may be added or removed. Therefore torch's wrapper
 around ``step`` of an optimizer class is wrapped again, and the end is reported after it returns. Optimizers
 that step within the backward pass are reported once, at the end of that pass. The optimizer that ends a step
-is learned from the order of their steps (``StepCycle``). It depends on nothing else, so that ranks that run
-the same program find the same boundaries: optimizers are told apart as objects, because the ``id()`` of a
-deleted one is given to another.
+is learned from the order of their steps (``StepCycle``). Nothing else is used, so ranks that run the same
+program find the same boundaries. Optimizers are told apart as objects, because Python reuses the ``id()`` of
+a deleted one.
 """
 
 import functools
@@ -35,7 +35,7 @@ class _BackwardOptimizers:
 BACKWARD: Final = _BackwardOptimizers()
 Before = Callable[[torch.optim.Optimizer], None]
 After = Callable[[object, bool], None]
-#: Cycles without the optimizer that ends them, after which it is taken for one that no longer steps.
+#: After this many cycles without the optimizer that ends them, that optimizer is assumed to step no longer.
 MAX_UNFINISHED_CYCLES = 2
 
 
@@ -97,7 +97,7 @@ class OptimizerSteps:
         self._originals.clear()
 
     def _patch_scaler(self) -> None:
-        """Wrap the step of torch's gradient scaler: one that it skips calls no optimizer."""
+        """Wrap torch's gradient scaler: when it skips a step, it does not call the optimizer."""
         scaler: Any = torch.amp.GradScaler
         original = scaler.__dict__.get(SCALED_STEP)
         if original is None:

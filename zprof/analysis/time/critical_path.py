@@ -141,7 +141,7 @@ def _find_last_arrivals(collectives: Columns, rank: Int64s, start: Int64s) -> In
 
 
 def _find_previous_rows(collectives: Columns, rank: Int64s, start: Int64s) -> Int64s:
-    """Return the previous collective, if neither launch nor compute was ready later than its end; else -1."""
+    """Return the previous collective on the stream if launch and compute were ready by its end; else -1."""
     previous_end, computed = collectives.ints("previous_ns"), collectives.ints("computed_ns")
     ready = np.maximum(collectives.ints("launch_ns"), computed)
     ready = np.where(collectives.known("launch_start_ns"), ready, computed)
@@ -271,7 +271,7 @@ _OWN_KINDS = (
     PathKind.SYNC,
     PathKind.HOST,
 )
-#: Columns of the times of a piece.
+#: Columns of the table of times per piece.
 _KINDS = (*_OWN_KINDS, PathKind.TRANSFER)
 
 

@@ -8,8 +8,8 @@ clock.
 
 On a CPU rank the main thread is the host, and all of its idle time is a stall. A device is idle whenever its
 host is behind, which need not be caused by the rank: if all hosts are equally slow, the rank that arrives
-last is idle, and the others spend the same time waiting for it. So idle time of a device counts only as far
-as its host took longer than the other hosts for the same parts of the program (``host_ns`` of
+last is idle, and the others spend the same time waiting for it. A device's idle time therefore counts only to
+the extent that its host took longer than the others for the same parts of the program (``host_ns`` of
 :mod:`zprof.analysis.time.host_calls`). A rank that only started late, or was delayed by others, has none.
 """
 
@@ -25,8 +25,7 @@ from zprof.analysis.time.decomposition import Instances
 from zprof.analysis.time.host_calls import HOST_NS
 
 Table = npt.NDArray[np.float64]
-#: Deviations (MAD) above which a piece of the program exceeds the jitter of a host: three standard
-#: deviations.
+#: A piece of the program counts as slower than host jitter beyond this many MADs (three standard deviations).
 _JITTER_DEVIATIONS = 3 * 1.48
 
 
@@ -55,9 +54,9 @@ class OwnTime(Struct, frozen=True, kw_only=True):
         return len(self.own)
 
     def without(self, part: Table, chosen: "npt.NDArray[np.bool_]") -> Table:
-        """Return, per step, the reduction of its longest rank without ``part`` of the chosen ranks."""
-        less = self.own - np.where(chosen, np.clip(part, 0.0, None), 0.0)
-        return np.clip(self.own.max(axis=1) - less.max(axis=1), 0.0, None)
+        """Return how much shorter the longest rank of each step becomes without ``part`` of the chosen
+        ranks.""" less = self.own - np.where(chosen, np.clip(part, 0.0, None), 0.0) return
+        np.clip(self.own.max(axis=1) - less.max(axis=1), 0.0, None)
 
     def beyond(self, chosen: "npt.NDArray[np.bool_]") -> Table:
         """Return for each step the longest chosen rank minus the longest of all others; at least 0."""

@@ -130,7 +130,7 @@ def list_described_groups(
 
 
 def _sort_by_launch(trace: Trace, collectives: Sequence[DeviceCollective]) -> list[DeviceCollective]:
-    """Sort by launch: all ranks of a group launch its collectives in the same order, on whatever streams.
+    """Sort by launch: all ranks of a group launch its collectives in the same order, regardless of stream.
 
     Kernels of different streams may start in a different order on each rank. A stream runs its work in launch
     order, so a collective without a launch in the trace is placed directly before the next collective on its
