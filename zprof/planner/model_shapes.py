@@ -84,8 +84,12 @@ def count_saved_elements(shape: Shape) -> int:
 
 
 def scale_width(shape: Shape, hidden: int, ranks: int = 1) -> Shape:
-    """Return the shape with another hidden size; the widths of heads and MLP scale with it; the number of
-    heads does not change.""" block = shape.block if block is None:
+    """Return the shape with another hidden size.
+
+    The widths of heads and MLP scale with it; the number of heads does not change.
+    """
+    block = shape.block
+    if block is None:
         return replace(shape, hidden=hidden)
     mlp = ceil_div(ceil_div(block.mlp * hidden, shape.hidden), ranks) * ranks
     head_width = ceil_div(block.head_width * hidden, shape.hidden)
