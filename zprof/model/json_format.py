@@ -93,8 +93,8 @@ def make_json_schema(kind: type, *, title: str) -> Tree:
 
 
 def _reference_schema(kind: type, known: dict[type, Tree], path: str = "") -> Tree:
-    """Return a reference to the schema of a type; its field descriptions are those of the first path that
-    reaches it.""" if kind not in known:
+    """Return a reference to the schema of a type; the first path to it describes its fields."""
+    if kind not in known:
         known[kind] = {}  # ends the recursion for a type that contains itself
         known[kind] |= _enum_schema(kind) if issubclass(kind, Enum) else _object_schema(kind, known, path)
     return {"$ref": f"#/$defs/{_definition_name(kind)}"}

@@ -54,9 +54,9 @@ class OwnTime(Struct, frozen=True, kw_only=True):
         return len(self.own)
 
     def without(self, part: Table, chosen: "npt.NDArray[np.bool_]") -> Table:
-        """Return how much shorter the longest rank of each step becomes without ``part`` of the chosen
-        ranks.""" less = self.own - np.where(chosen, np.clip(part, 0.0, None), 0.0) return
-        np.clip(self.own.max(axis=1) - less.max(axis=1), 0.0, None)
+        """Return how much shorter each step's longest rank is without ``part`` of the chosen ranks."""
+        less = self.own - np.where(chosen, np.clip(part, 0.0, None), 0.0)
+        return np.clip(self.own.max(axis=1) - less.max(axis=1), 0.0, None)
 
     def beyond(self, chosen: "npt.NDArray[np.bool_]") -> Table:
         """Return for each step the longest chosen rank minus the longest of all others; at least 0."""
