@@ -20,7 +20,7 @@ _DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class WindowRows(Struct, frozen=True, kw_only=True):
-    """Rows of a window that goes on: ``complete`` never change again, ``open`` are as of now.
+    """Rows of a window that is still open: ``complete`` rows never change again, ``open`` rows may.
 
     ``event_count``: the profiler's events since the last chunk, which determine the memory that it needed.
     """

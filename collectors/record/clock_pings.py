@@ -2,7 +2,7 @@
 
 All ranks leave a ping within microseconds of each other, so its end is the same instant on every clock. Each
 end of a window has three because the first one also absorbs differences in arrival time. Pings run in their
-own process group, so that a failure never affects the program's groups. That group is created only after
+own process group, so a failure never affects the program's groups. That group is created only after
 every rank has announced through the store that it records the same steps: a program that records on one rank
 only must not wait for the others.
 """
@@ -82,7 +82,9 @@ class ClockPings:
         return True
 
     def find_largest(self, value: int) -> int:
-        """Return the largest ``value`` of all ranks, which call this at the same step; else this one."""
+        """Return the largest ``value`` of all ranks, which call this at the same step; without pings, this
+        rank's value.
+        """
         if self._group is None:
             return value
         try:
@@ -97,9 +99,7 @@ class ClockPings:
             return value
 
     def leave(self) -> None:
-        """Announce that this rank stops before its schedule ends, so that no other rank waits for
-        its pings.
-        """
+        """Announce that this rank stops before its schedule ends; no other rank then waits for its pings."""
         if self._group is not None:
             try:
                 if (

@@ -1,7 +1,7 @@
 """Sample where in the program the training thread is during the time window, for file and line of a finding.
 
-A thread takes a stack every 20 ms. Reads of a scalar are shorter than that on a CPU rank, so their callers
-are noted too. Samples and stacks are bounded, whatever the length of the window.
+A thread takes a stack every 20 ms. On a CPU rank, reading a scalar is faster than that, so callers of such
+reads are recorded separately. Samples and stacks are bounded, whatever the length of the window.
 """
 
 import itertools
@@ -20,7 +20,7 @@ _PERIOD_S = 0.02
 _MAX_SAMPLES = 400
 _MAX_READS = 4_000
 _MAX_STACKS = 1_000
-#: Innermost frames kept of a stack.
+#: Number of innermost frames kept per stack.
 _MAX_FRAMES = 64
 #: Methods of a tensor that return its value to Python.
 _READS = ("item", "__bool__", "__float__", "__int__")
@@ -114,7 +114,7 @@ class HostStacks:
 
 
 class _ReadLog:
-    """Note when tensors are read back, and the stack of each caller, between ``install`` and ``remove``."""
+    """Record when tensors are read back, and the stack of each caller, between ``install`` and ``remove``."""
 
     def __init__(self, number: Callable[[FrameType], int | None]) -> None:
         self.calls: list[tuple[int, int]] = []

@@ -4,7 +4,7 @@ Shapes are recorded because the bytes of collectives are computed from them; all
 include communication threads written in Python. Memory is not recorded: it would slow the steps, and torch
 cannot combine ``profile_memory`` with ``profile_all_threads``. Each ``Work.wait`` becomes a profiler range,
 because gloo writes no event when a thread waits for a collective; waits inside C++ (the DDP reducer) are not
-recorded. Beside it, Python stacks are sampled (:mod:`zprof.collectors.record.host_stacks`).
+recorded. Python stacks are sampled at the same time (:mod:`zprof.collectors.record.host_stacks`).
 """
 
 import errno
@@ -136,7 +136,7 @@ class KinetoCollector:
         return None
 
     def _add_gaps(self, gaps: Sequence[Gap]) -> None:
-        """Add the gaps of a chunk, except those of which an earlier chunk had one."""
+        """Add the gaps of a chunk, except kinds that an earlier chunk already had."""
         known = {(gap.kind, gap.what) for gap in self._gaps}
         self._gaps += [gap for gap in gaps if (gap.kind, gap.what) not in known]
 

@@ -35,8 +35,8 @@ _COUNTERS = {
 class MarkLog(Struct):
     """Columns of the ``mark`` table, appended to while the program runs.
 
-    ``loop_thread``: the thread that added the first mark of a step. Processor time is recorded only on it, so
-    that a difference between two marks is always that of one thread.
+    ``loop_thread``: the thread that added the first mark of a step. Processor time is recorded only on this
+    thread, so the difference between two marks never mixes threads.
     """
 
     time_ns: list[int] = field(default_factory=list)

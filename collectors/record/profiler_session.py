@@ -4,7 +4,7 @@ A second session silently replaces the first: its owner gets no result, or the p
 session therefore does not start while another one runs, and ends without a result when the program starts its
 own.
 
-Wait for the collectives of a window before its profiler session stops.
+This file also waits for the collectives of a window before its profiler session stops.
 
 gloo records the end of a collective on its own thread, into the event that the launch created. Once the
 profiler has stopped, that event is freed memory: torch 2.13 then writes into it and crashes.
@@ -41,7 +41,7 @@ _MIN_WAIT_S = 0.001
 
 
 class ProfilerSession:
-    """Run a profile as long as the program does not run its own."""
+    """Run a profile while the program does not run its own."""
 
     def __init__(self, profile: torch.profiler.profile) -> None:
         self._profile = profile
@@ -157,7 +157,7 @@ class _StartWatch:
 
 
 class CollectivePatch:
-    """Replace the methods of ``ProcessGroup`` that return work objects by ``wrap(method)`` of each."""
+    """Replace each method of ``ProcessGroup`` that returns a work object by ``wrap(method)``."""
 
     def __init__(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self._wrap = wrap

@@ -192,7 +192,7 @@ def _count_moved_elements(
 ) -> tuple[int | None, int | None]:
     """Return the elements gathered and reduced per step, where DeepSpeed differs from the stage's formula.
 
-    Read in its sources: stages 1 and 2 all-reduce buckets of gradients, stage 1 once per step. Stage 3 keeps
+    According to its sources, stages 1 and 2 all-reduce gradient buckets, stage 1 once per step. Stage 3 keeps
     what it gathers if it is used again within ``stage3_max_reuse_distance``, and gathers the parameters that
     it does not shard once, after the step. If it keeps only some, the volume depends on the prefetching.
     """
@@ -207,16 +207,18 @@ def _count_moved_elements(
     zero = getattr(getattr(engine, "_config", None), "zero_config", None)
     if getattr(zero, "max_reuse_distance", 0) < 2 * elements:
         return None, None
-    # Every rank keeps the parameters of stage 3 gathered that are too small to be sharded.
+    # Stage 3 keeps parameters that are too small to be sharded on every rank.
     small = getattr(engine.optimizer, "persistent_parameters", None) or ()
     persistent = sum(int(getattr(each, "ds_numel", 0)) for each in small)
     return micro_batches * (padded - persistent) + persistent, micro_batches * padded
 
 
 def _measure_kept_gradients(engine: Any) -> int | None:
-    """Return the bytes per element of the gradients that the engine keeps between steps; None if it has none.
+    """Return the bytes per element of the gradients that the engine keeps between steps; None if it keeps
+    none.
 
-    Stage 3 keeps its partition; an optimizer on the host keeps fp32 gradients beside what it accumulates.
+    Stage 3 keeps its partition; an optimizer on the host keeps fp32 gradients in addition to the accumulated
+    ones.
     """
     elements = sum(tensor.numel() for tensor in list_masters(engine))
     kept = [tensor.grad for tensor in list_masters(engine) if tensor.grad is not None]
@@ -227,7 +229,9 @@ def _measure_kept_gradients(engine: Any) -> int | None:
 
 
 def _measure_state(engine: Any) -> int | None:
-    """Return the bytes of optimizer state per element with the master weights; None before it exists."""
+    """Return the bytes of optimizer state per element, including master weights; None before the state
+    exists.
+    """
     masters = list_masters(engine)
     state = getattr(list_optimizers(engine)[0], "state", None) or {}
     elements = sum(tensor.numel() for tensor in masters)
@@ -244,7 +248,7 @@ def _measure_state(engine: Any) -> int | None:
         for each in engine.module.parameters()
         if (shard := get_shard(each)) is not None
     }
-    # A stage 3 of fp32 parameters updates their shards themselves.
+    # With fp32 parameters, stage 3 updates the shards themselves.
     size += sum(
         tensor.numel() * tensor.element_size()
         for tensor in masters
@@ -268,7 +272,7 @@ def list_settings(engine: Any) -> Iterator[EngineSetting]:
     stage = int(engine.zero_optimization_stage())
     config = getattr(engine, "_config", None)
     zero = getattr(config, "zero_config", None)
-    # What the program wrote: the parsed configuration has the defaults, too.
+    # Only what the program set: the parsed configuration also has the defaults.
     written = (getattr(config, "_param_dict", None) or {}).get("zero_optimization") or {}
     yield EngineSetting(name="stage", value=str(stage))
     for name, attribute, first_stage in _OPTIONS:
@@ -292,7 +296,7 @@ def list_settings(engine: Any) -> Iterator[EngineSetting]:
 
 
 def _list_instruments(config: Any) -> Iterator[tuple[str, bool]]:
-    """Yield the options that make DeepSpeed wait for the device around what they measure."""
+    """Yield the options that make DeepSpeed wait for the device in order to measure."""
     yield "wall_clock_breakdown", bool(getattr(config, "wall_clock_breakdown", False))
     logger = getattr(getattr(config, "comms_config", None), "comms_logger", None)
     yield "comms_logger.enabled", bool(getattr(logger, "enabled", False))
@@ -303,11 +307,11 @@ def _list_instruments(config: Any) -> Iterator[tuple[str, bool]]:
 
 
 def _find_effect(engine: Any, stage: int, name: str, value: Any) -> SettingEffect:
-    """Return why an option that is set changes nothing here; NORMAL if it may.
+    """Return why an option that is set has no effect here; NORMAL if it may have one.
 
-    Read in DeepSpeed 0.19: streams exist only on asynchronous devices; stages 1 and 2 reduce buckets by
-    all-reduce whatever ``reduce_scatter`` says, and gather into the flat buffer in one call whatever
-    ``allgather_bucket_size`` says.
+    In DeepSpeed 0.19, streams exist only on asynchronous devices. Stages 1 and 2 all-reduce their buckets
+    regardless of ``reduce_scatter``, and gather into the flat buffer in one call regardless of
+    ``allgather_bucket_size``.
     """
     device = next(iter(engine.module.parameters())).device.type
     if name == "overlap_comm" and value and device == "cpu":
@@ -322,7 +326,7 @@ def _find_effect(engine: Any, stage: int, name: str, value: Any) -> SettingEffec
 
 
 def _format(value: Any) -> str:
-    """Return a value as the JSON file has it; large sizes in powers of ten, as people write them."""
+    """Return a value as written in the JSON file; large sizes as powers of ten."""
     if isinstance(value, bool):
         return str(value).lower()
     return (
@@ -351,9 +355,10 @@ def iter_held_tensors(engine: Any) -> Iterator[tuple[StorageRole, torch.Tensor]]
 
 
 def iter_buckets(engine: Any) -> Iterator[torch.Tensor]:
-    """Yield the buckets in which the engine collects gradients, in stages 1 and 2 within a backward only.
+    """Yield the buckets in which the engine collects gradients, in stages 1 and 2 only during a backward
+    pass.
 
-    They are copied before they are reduced, so no collective is called with them.
+    They are copied before the reduction, so no collective uses them directly.
     """
     for bucket in list((getattr(engine.optimizer, "ipg_buckets", None) or {}).values()):
         yield from find_nested_tensors(getattr(bucket, "buffer", None))
@@ -366,7 +371,7 @@ class EngineWatch:
         engines: The engines of the model.
         on_gathered: Called with a module whose parameters have just been gathered.
         before_step: Called before an engine's ZeRO optimizer steps: its gradients are complete.
-        after_step: Called after it has gathered the updated parameters.
+        after_step: Called after the optimizer has gathered the updated parameters.
     """
 
     def __init__(
@@ -392,7 +397,7 @@ class EngineWatch:
             self._patch(coordinator, "fetch_sub_module", self._wrap_fetch)
 
     def remove(self) -> None:
-        """Restore them; a wrapper that was wrapped in the meantime stays in place, inactive."""
+        """Restore the methods; a wrapper that was itself wrapped in the meantime stays in place, inactive."""
         self._is_active = False
         while self._undo:
             self._undo.pop()()
@@ -449,7 +454,7 @@ class EngineSteps:
         self._patched: dict[type[Any], tuple[str, Any, Any]] = {}
 
     def install(self) -> None:
-        """Patch the engines' classes that are imported by now; call it again for later ones."""
+        """Patch the engine classes imported so far; call it again for later ones."""
         for module, class_name, method in _UPDATES:
             kind = getattr(sys.modules.get(module), class_name, None)
             original = None if kind is None or kind in self._patched else kind.__dict__.get(method)
@@ -485,9 +490,10 @@ class EngineSteps:
 
 
 def call_update(engine: Any, call: Callable[[], Any]) -> tuple[Any, bool | None]:
-    """Call a method of an engine that may update its model; return its result, and if the update was skipped.
+    """Call an engine method that may update the model; return its result, and whether the update was skipped
+    (None: there was no update).
 
-    None: there was no update. ``global_steps`` counts in all modes. ``is_gradient_accumulation_boundary()``
+    ``global_steps`` counts in all modes. ``is_gradient_accumulation_boundary()``
     would have to be called before the step, and returns False if the caller decides when gradients are
     complete.
     """
@@ -497,7 +503,7 @@ def call_update(engine: Any, call: Callable[[], Any]) -> tuple[Any, bool | None]
 
 
 def is_called_by_engine() -> bool:
-    """Return True if code of DeepSpeed is among the callers: its optimizer's steps are not the program's."""
+    """Return True if DeepSpeed is among the callers: steps of its optimizer are not the program's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).startswith(_PACKAGE):

@@ -1,8 +1,8 @@
 """Read the facts and settings of torch's own engines, and of programs without an engine.
 
-Those of DistributedDataParallel and ZeroRedundancyOptimizer come from their attributes, those of
-FullyShardedDataParallel (FSDP1) from its wrappers and flat parameters, and those of ``fully_shard`` (FSDP2)
-from the groups of parameters that it shards.
+DistributedDataParallel and ZeroRedundancyOptimizer are read through their attributes,
+FullyShardedDataParallel (FSDP1) through its wrappers and flat parameters, and ``fully_shard`` (FSDP2) through
+its parameter groups.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ _DEFAULT_BUCKET_MB = 25
 _DDP_FLAGS = ("gradient_as_bucket_view", "find_unused_parameters", "static_graph")
 _FSDP1_CLASS = "FullyShardedDataParallel"
 #: ZeRO stage of each sharding strategy, within the shard group. Between steps SHARD_GRAD_OP shards the
-#: parameters, too: the stage is that of its communication.
+#: parameters, too; the stage describes its communication.
 _FSDP1_STAGES = {
     "FULL_SHARD": 3,
     "HYBRID_SHARD": 3,
@@ -42,7 +42,7 @@ _DEFAULT_STRATEGY, _DEFAULT_PREFETCH = "FULL_SHARD", "BACKWARD_PRE"
 _STREAM_OPTIONS = frozenset({"forward_prefetch", "backward_prefetch", "limit_all_gathers"})
 _FSDP2_CLASS = "FSDPModule"
 _FULL_STAGE, _KEEPING_STAGE = 3, 2
-#: Knobs of accumulation, and the values without it.
+#: Settings of gradient accumulation, and their values without it.
 _KNOBS = ("requires_gradient_sync", "requires_all_reduce", "reshard_after_backward")
 _T = TypeVar("_T")
 
@@ -53,19 +53,21 @@ def detect_engine(model: nn.Module) -> str:
 
 
 def detect_ddp_facts(model: nn.Module, optimizers: Sequence[Any]) -> TrainingFacts:
-    """Return the facts of a model that is wrapped by DDP or not at all; the size of the state is unknown."""
+    """Return the facts of a model wrapped by DDP, or not at all; the size of the optimizer state is
+    unknown.
+    """
     parameters = list(model.parameters())
     wrappers = _list_wrappers(model)
     sharding = [optimizer for optimizer in optimizers if _ZERO_CLASS in list_class_names(optimizer)]
     size = find_element_bytes(parameters)
-    # A communication hook changes what is sent.
+    # A communication hook changes the data that is sent.
     wire = size if not any(getattr(wrapper, "_comm_hooks", None) for wrapper in wrappers) else None
     elements = count_trained_elements(parameters)
     # The stage is unknown for a multi-rank program that does not use an engine of torch.
     unsharded_stage = 0 if wrappers or count_ranks() == 1 else None
     # DDP all-reduces whole gradients although each rank needs only its share, and the owners broadcast.
     is_all_reduced = bool(wrappers and sharding)
-    # The number of ranks, or the size of the mesh on which the program itself shards.
+    # The number of ranks, or the size of the mesh if the program shards tensors itself.
     mesh: Any = getattr(parameters[0], "device_mesh", None)
     shard_ranks = count_ranks() if mesh is None else int(mesh.size()) if mesh.ndim == 1 else None
     return TrainingFacts(
@@ -191,7 +193,7 @@ def detect_fsdp2_facts(model: nn.Module) -> TrainingFacts:
         module for module in model.modules() if _FSDP2_CLASS in list_class_names(module)
     )
     size = find_element_bytes(parameters)
-    # The bytes of a gathered and of a reduced element, if they are equal in all groups.
+    # Bytes of a gathered and of a reduced element, if equal in all groups.
     sent = [get_item_bytes(group.param_dtype, size) for group in groups]
     gathered = get_common(sent)
     reduced = get_common(
@@ -201,8 +203,8 @@ def detect_fsdp2_facts(model: nn.Module) -> TrainingFacts:
     elements = count_trained_elements(parameters)
     is_data_parallel_only = all(group.shards_only for group in groups)
     # The stage is 2 if all groups stay gathered until their backward, else 3. The root stays gathered by
-    # default, because its backward comes first: that is no choice of the program. Between steps the
-    # parameters are sharded in both: the stage is that of the communication.
+    # default, because its backward pass comes first; the program did not choose that. Between steps the
+    # parameters are sharded in both cases; the stage describes the communication.
     chosen = [group for group in groups if not group.is_default_root]
     are_kept = bool(chosen) and all(group.reshard_after_forward is False for group in chosen)
     return TrainingFacts(
@@ -256,7 +258,7 @@ def list_class_names(value: Any) -> set[str]:
 
 
 def get_common(values: Iterable[_T | None]) -> _T | None:
-    """Return the value that all have in common; None if they differ or there is none."""
+    """Return the common value; None if values differ or there are none."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None
 
@@ -274,7 +276,7 @@ def count_trained_elements(parameters: Sequence[nn.Parameter]) -> int | None:
 
 
 def find_element_bytes(parameters: Sequence[nn.Parameter]) -> int | None:
-    """Return the bytes per element if all parameters have the same type; lazy parameters have one, too."""
+    """Return the bytes per element if all parameters have the same type; lazy parameters also have a type."""
     dtype = get_common(parameter.dtype for parameter in parameters)
     return None if dtype is None else dtype.itemsize
 
@@ -286,5 +288,5 @@ def count_ranks() -> int:
 
 
 def format_dtype(dtype: Any) -> str:
-    """Return a type as programs write it, without the package."""
+    """Return a type as written in programs, without the package."""
     return str(dtype).removeprefix("torch.")

@@ -1,7 +1,7 @@
-"""Let a process of a recording say how it ends, as far as it can: an exception, its end, a fatal signal.
+"""Let a recorded process report how it ends, where it can: an exception, a normal end, a fatal signal.
 
-What a process says goes into the session's folder; its output, its exit code and its signals stay the same.
-One that is killed, or calls ``os._exit``, says nothing: the parent sees it
+Reports go into the session's folder; output, exit code and signals of the process stay the same. A process
+that is killed, or calls ``os._exit``, reports nothing: the parent observes its end
 (:mod:`zprof.collectors.record.launch.rank_ends`).
 """
 
@@ -37,12 +37,12 @@ _EXIT_PRIORITY = 1000
 
 
 class ProcessWords(Struct, frozen=True, kw_only=True):
-    """What a process said of itself.
+    """What a process reported about itself.
 
-    ``start``: its start in ticks since boot. ``is_recorded``: it was recorded as ``rank``, which else is what
-    its environment says. ``attempt`` counts the launcher's restarts. ``time_ns``: when the program ended or
-    failed. ``stderr``: a file that its stderr goes to, with its device and number, and where it began to
-    write; empty for a terminal or a pipe. The other fields are those of
+    ``start``: its start in ticks since boot. ``is_recorded``: it was recorded as ``rank``; otherwise ``rank``
+    is that of its environment. ``attempt`` counts the launcher's restarts. ``time_ns``: when the program
+    ended or failed. ``stderr``: a file that its stderr goes to, with its device and number, and where it
+    began to write; empty for a terminal or a pipe. The other fields are those of
     :class:`~zprof.model.endings.RankEnd`.
     """
 
@@ -65,7 +65,7 @@ class ProcessWords(Struct, frozen=True, kw_only=True):
 
 
 class LastWords:
-    """The words of this process. Methods raise nothing."""
+    """Reports of this process. Its methods never raise."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -74,7 +74,7 @@ class LastWords:
         self._previous_hook = sys.excepthook
 
     def start(self) -> None:
-        """Register this process, and be called at its end."""
+        """Register this process, to be called at its end."""
         with suppress(Exception):
             self._register()
             if os.environ.get("RANK", "").isdecimal():
@@ -86,7 +86,7 @@ class LastWords:
             multiprocessing.util.register_after_fork(self, LastWords._add_finalizer)
 
     def claim(self, rank: int) -> None:
-        """Say that this process is recorded as a rank."""
+        """Report that this process is recorded as a rank."""
         with suppress(Exception):
             if not self._is_own():  # a fork of a process that was not recorded
                 self._register()
@@ -95,7 +95,7 @@ class LastWords:
             self._update(rank=rank, is_recorded=True)
 
     def note_end(self, error: BaseException | None) -> None:
-        """Say that the program has ended; an exception that left it before is kept."""
+        """Report that the program has ended; an exception reported earlier is kept."""
         with suppress(Exception):
             if self._words is None or not self._is_own() or self._words.time_ns is not None:
                 return
@@ -138,13 +138,15 @@ class LastWords:
         temporary.rename(path)
 
     def _enable_faulthandler(self) -> None:
-        """Let a fatal signal write the stacks into a file, unless the program has its own way."""
+        """Let a fatal signal write the stacks into a file, unless the program has enabled faulthandler
+        itself.
+        """
         if self._fault_file is None and not faulthandler.is_enabled():
             self._fault_file = (self._folder / f"{_FAULT}.{os.getpid()}").open("wb")
             faulthandler.enable(self._fault_file)
 
     def _add_finalizer(self) -> None:
-        """Be called at the end of a child of multiprocessing, while the error that ends it is handled."""
+        """Register a call at the end of a multiprocessing child, while the error that ends it is handled."""
         multiprocessing.util.Finalize(
             None, lambda: self.note_end(sys.exc_info()[1]), exitpriority=_EXIT_PRIORITY
         )
@@ -193,7 +195,7 @@ class LastWords:
 
 
 def list_words(folder: Path) -> list[ProcessWords]:
-    """Return what the processes of a recording said."""
+    """Return the reports of all processes of a recording."""
     found = []
     for path in sorted(folder.glob(f"{_WORDS}.*")):
         with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError), open_plain(path) as file:
@@ -202,7 +204,7 @@ def list_words(folder: Path) -> list[ProcessWords]:
 
 
 def read_fault_text(folder: Path, process: int) -> str:
-    """Return what faulthandler wrote about a process; empty if nothing."""
+    """Return what faulthandler wrote about a process; empty if it wrote nothing."""
     with suppress(OSError), open_plain(folder / f"{_FAULT}.{process}") as file:
         return file.read(_MAX_FILE_BYTES).decode(errors="replace")
     return ""
@@ -220,8 +222,8 @@ def _find_stderr_file() -> tuple[str, tuple[int, int], int]:
 
 
 def _find_full_path(error: BaseException | None) -> str | None:
-    """Return the path that an error could not write because the disk is full, empty if it does not name it;
-    None for any other error.
+    """Return the path that could not be written because the disk is full, or an empty string if the error
+    does not name it; None for any other error.
     """
     for _ in range(_MAX_CHAIN):
         if isinstance(error, OSError) and error.errno in _DISK_FULL_ERRORS:

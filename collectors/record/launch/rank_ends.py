@@ -1,8 +1,8 @@
-"""See from outside how the processes of a recording end, and write the end of each rank into the run.
+"""Observe from outside how the processes of a recording end, and write the end of each rank into the run.
 
-A thread waits for the processes with pidfd_open(2). The exit status of a process that is no child of this one
-is read from its entry in ``/proc`` until its parent has asked for it, and from then on from the pidfd, which
-Linux has kept it for since 6.15. Where neither tells, the status is unknown.
+A thread waits for the processes with pidfd_open(2). The exit status of a process that is not a child of this
+one is read from its entry in ``/proc`` until its parent has reaped it, and afterwards from the pidfd, which
+keeps it since Linux 6.15. If neither has it, the status is unknown.
 """
 
 import errno
@@ -45,14 +45,14 @@ _STATE, _EXIT_STATUS = 0, 49
 _INFO_BYTES, _INFO_EXIT, _EXIT_OFFSET = 64, 1 << 3, 60
 _GET_INFO = 3 << 30 | _INFO_BYTES << 16 | 0xFF << 8 | 11
 _POLL_S = 0.1
-#: From the end of the command until its last processes are seen to have ended.
+#: Time after the end of the command for its last processes to end.
 _LAST_S = 0.3
 _SIGNAL_BASE = 128
-#: Kept free for the ends of the ranks while the run is recorded.
+#: Space reserved for the ends of the ranks while the run is recorded.
 _RESERVE_NAME, _RESERVE_BYTES = ".reserve", 64 << 10
 
 
-#: When a process was seen to have ended, in ns, and its status as of wait(2); None if unknown.
+#: When the end of a process was observed, in ns, and its wait(2) status; None if unknown.
 SeenEnd = tuple[int, int | None]
 
 
@@ -75,7 +75,7 @@ class ProcessFollower:
             self._thread.start()
 
     def stop(self) -> dict[int, SeenEnd]:
-        """Return the ends that were seen, by process."""
+        """Return the observed ends by process."""
         deadline_s = time.monotonic() + _LAST_S
         while self._thread is not None and self._open and time.monotonic() < deadline_s:
             time.sleep(_POLL_S / 10)
@@ -105,7 +105,7 @@ class ProcessFollower:
 
     def _see_end(self, handle: int) -> None:
         process, now_ns = self._open[handle], time.time_ns()
-        # The status of a process that has ended and that its parent has not asked for yet.
+        # The status of a process that has ended, but has not been reaped by its parent yet.
         try:
             stat = (_PROC / str(process) / "stat").read_text(errors="replace")
             fields = stat.rpartition(")")[2].split()
@@ -119,7 +119,9 @@ class ProcessFollower:
 
 
 def reserve_space(run: Path) -> None:
-    """Keep space in a run for what is said of its end, should its disk become full; call it repeatedly."""
+    """Reserve space in a run for the description of its end, in case its disk becomes full; call it
+    repeatedly.
+    """
     path = run / _RESERVE_NAME
     if (run / MANIFEST_NAME).exists() and not path.exists():
         with suppress(OSError):
@@ -129,9 +131,9 @@ def reserve_space(run: Path) -> None:
 def write_rank_ends(
     run: Path, folder: Path, seen: dict[int, SeenEnd], code: int, since_ns: int
 ) -> Iterator[str]:
-    """Write how each rank ended into a run that was started after ``since_ns``; yield what went wrong.
+    """Write how each rank ended into a run that was started after ``since_ns``; yield problems as lines.
 
-    ``code``: that of the command, which may be a rank itself.
+    ``code``: exit code of the command, which may be a rank itself.
     """
     try:
         manifest = read_run_manifest(run)
@@ -153,13 +155,13 @@ def write_rank_ends(
 
 
 def _add_full_disk(run: Path, end: RankEnd) -> RankEnd:
-    """Say that the disk of the run is full, if a rank that did not fail could not write all of it."""
+    """Note that the disk of the run is full, if a rank that did not fail could not write everything."""
     status = read_rank_manifest(run, end.rank).status
     return end if status == "complete" or end.has_failed else replace(end, full_path=str(run))
 
 
 def write_own_end(run: Path, folder: Path, error: BaseException | None) -> None:
-    """Write how this rank ended, which nobody else sees: its program ran in this process."""
+    """Write how this rank ended: its program ran in this process, so no other process observes it."""
     own = [words for words in list_words(folder) if words.process == os.getpid() and words.rank is not None]
     with suppress(Exception):  # the program ends as it does
         run_id = read_run_manifest(run).run_id
@@ -176,9 +178,9 @@ def _get_code(error: BaseException | None) -> int:
 
 
 def _choose_processes(all_words: Sequence[ProcessWords]) -> Iterator[tuple[ProcessWords, str]]:
-    """Yield the process of each rank, and the file of its stderr if it is nobody else's.
+    """Yield the process of each rank, and its stderr file unless other ranks share it.
 
-    That is the one which was recorded, of the last attempt; else the only one with that rank.
+    This is the recorded process of the last attempt; without one, the only process with that rank.
     """
     files = Counter(words.stderr_id for words in all_words)
     by_rank: dict[int, list[ProcessWords]] = {}
@@ -242,7 +244,7 @@ def _read_tail(path: str, start: int) -> tuple[str, ...]:
 
 
 def _read_status(handle: int) -> int | None:
-    """Return the status of a process that its parent has asked for."""
+    """Return the status of a process that its parent has reaped."""
     request = bytearray(struct.pack("=Q", _INFO_EXIT).ljust(_INFO_BYTES, b"\0"))
     with suppress(OSError):
         fcntl.ioctl(handle, _GET_INFO, request)

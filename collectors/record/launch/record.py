@@ -45,7 +45,7 @@ _MAX_LISTED = 8
 def check_torch(command: Sequence[str]) -> None:
     """Check that a program which will run with this interpreter's packages has torch.
 
-    The Python of another environment, and what a shell script starts, may have its own torch.
+    Another environment's Python, or a program started by a shell script, may have its own torch.
 
     Raises:
         MissingPackage: the program cannot import torch.
@@ -78,8 +78,8 @@ def record_command(
     """Run a command, record the training processes in it, and return its exit code.
 
     ``output`` gets the command's output while ``observer`` owns the terminal. ``grace_s`` is the time from an
-    interrupt to SIGTERM, and from there to SIGKILL. ``end_stuck_s``: the command is ended if no rank has
-    moved for so long after all of them were saved; 0 for never.
+    interrupt to SIGTERM, and from there to SIGKILL. ``end_stuck_s``: after all ranks were saved, the command
+    is ended if none makes progress for this long; 0 for never.
 
     Raises:
         BadInput: the command cannot be run, or the run already exists.
@@ -205,7 +205,9 @@ def list_notes(session_notes: Iterable[str], run: Path, start_ns: int) -> Iterat
 
 
 def _find_end(run: Path) -> str:
-    """Return why a rank could not write the rest: a full disk, or the first end of a rank; else empty."""
+    """Return why a rank could not write the rest: a full disk, or the first rank that ended; empty if
+    unknown.
+    """
     if reason := find_write_error(run):
         return f"{run} cannot be written: {reason}"
     from zprof.run.endings import find_endings
@@ -268,7 +270,9 @@ def format_stall(run: Path, seconds: float) -> str:
 
 
 class StuckJob:
-    """Says when a job is to be ended: no rank has moved for ``end_s`` since all of them were saved."""
+    """Decides when to end a stuck job: no rank has made progress for ``end_s`` since all of them were
+    saved.
+    """
 
     def __init__(self, run: Path, end_s: float) -> None:
         self._run, self._end_s = run, end_s
@@ -276,7 +280,7 @@ class StuckJob:
         self._since_s = 0.0
 
     def is_over(self) -> bool:
-        """Return True if the job is to be ended now; called about once a second."""
+        """Return True if the job must be ended now; called about once a second."""
         from zprof.collectors.record.watch.silent_ranks import list_stuck_states
 
         try:
@@ -293,7 +297,7 @@ class StuckJob:
 def finish_watch(run: Path, code: int) -> Iterator[str]:
     """Save the ranks that left no stall of their own, remove the files of the watch, and yield notes.
 
-    ``code``: the exit code of the program; with 0, a rank that ended where it had been saved was not stuck.
+    ``code``: exit code of the program; if it is 0, a rank that ended where it had been saved was not stuck.
     """
     from zprof.collectors.record.watch.shared_files import remove_watch_folder
     from zprof.collectors.record.watch.silent_ranks import mark_ended_stalls, save_silent_ranks

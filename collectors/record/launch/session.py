@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from zprof.collectors.record.watch.watcher import WatchPlan
 
 
-#: Entries of the flight recorder, and what torch reads before it starts one.
+#: Entries of the flight recorder, and the variables that torch reads before it starts one.
 _FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
 _OLDER_NAMES = {"TORCH_FR_BUFFER_SIZE": ("TORCH_NCCL_TRACE_BUFFER_SIZE",)}
 _MAX_NOTES = 1000
 _MAX_NOTE_LENGTH = 500
-#: Start of the name of the file that is there while a rank writes.
+#: Name prefix of the file that exists while a rank writes.
 _WRITING = "writing."
-#: Start of the name of the file of a rank that was saved because it is stuck.
+#: Name prefix of the file of a rank that was saved because it is stuck.
 _STALL = "stall."
 VARIABLE = "ZPROF_RECORD"
 #: Prepended to PYTHONPATH, so that each Python child runs the ``sitecustomize`` in it.
@@ -100,7 +100,7 @@ class Session:
 class ProgramSettings(Struct, frozen=True, kw_only=True):
     """Settings of a recording; ``session`` is the folder for notes of children, or empty.
 
-    ``watch_s``: a rank without progress for so long is saved, 0 for never; ``since_ns``: start of the job.
+    ``watch_s``: a rank without progress for this long is saved, 0 for never; ``since_ns``: start of the job.
     """
 
     run: str
@@ -136,7 +136,9 @@ def make_child_environment(settings: ProgramSettings) -> dict[str, str]:
 
 
 def turn_on_flight_recorder(environment: MutableMapping[str, str]) -> None:
-    """Let torch keep the last collectives, and NCCL write them at a timeout, unless the user has decided."""
+    """Let torch keep the last collectives, and NCCL dump them at a timeout, unless the user set the
+    variables.
+    """
     for name, value in _FLIGHT_RECORDER.items():
         if not any(each in environment for each in (name, *_OLDER_NAMES.get(name, ()))):
             environment[name] = value
@@ -179,7 +181,7 @@ class RecordedProcess:
         self._last_words.start()  # after the recorder, whose hook writes for long when the program fails
 
     def note_end(self, error: BaseException | None) -> None:
-        """Say how the program ended that ran in this process."""
+        """Report how the program that ran in this process ended."""
         self._last_words.note_end(error)
 
     def finish(self) -> None:

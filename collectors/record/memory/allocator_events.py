@@ -257,7 +257,7 @@ class CudaMemory:
 
 
 class CudaHistory:
-    """Record between ``start`` and ``stop``; there are no tables if no CUDA device is in use."""
+    """Record the history between ``start`` and ``stop``; without a CUDA device in use there are no tables."""
 
     def __init__(self, memory: CudaMemory | None = None, *, max_entries: int = MAX_ENTRIES) -> None:
         self._memory = memory or CudaMemory()
@@ -312,14 +312,14 @@ class CudaHistory:
             return
         try:
             self._tables = convert_snapshot(snapshot)
-            # Every window has memory from before the window: that is not a gap.
+            # Memory from before the window is normal, so it is not a gap.
             self._gaps += [gap for gap in self._tables.gaps if gap.kind is not GapKind.BEFORE_HISTORY]
         except Exception as error:
             self._gaps.append(make_gap("allocator_history_failed", error=first_line(error)))
 
 
 def merge_history(tables: Mapping[str, Columns], history: Mapping[str, Columns]) -> dict[str, Columns]:
-    """Return the tables of a window and of its history, with the stacks of both in one table."""
+    """Return the tables of a window and of its history, with one table of stacks for both."""
     merged = {**tables, **history}
     if "stack" in tables and "stack" in history:
         history_columns = {name: pa.array(column).to_pylist() for name, column in history["stack"].items()}

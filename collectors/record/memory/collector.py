@@ -332,7 +332,7 @@ class LightScans:
         self._scanner.claim_engine_tensors()
 
     def claim_buckets(self) -> None:
-        """Claim the buckets that the engines have allocated in the backward."""
+        """Claim the buckets that the engines allocated in the backward pass."""
         self._scanner.claim_buckets()
 
 
@@ -375,7 +375,7 @@ class FirstStepWatcher:
     def _step_done(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Call ``on_done`` when all optimizers have stepped, or one has stepped twice.
 
-        Do nothing within a backward (a per-parameter optimizer may step there) or on another thread:
+        Do nothing within a backward pass (a per-parameter optimizer may step there) or on another thread:
         saved-tensor hooks belong to the thread, and the autograd engine restores its own set of them.
         """
         is_second_step = id(optimizer) in self._stepped

@@ -35,8 +35,8 @@ SAVED = StorageRole(Tenant.ACTIVATIONS, "saved", "saved")
 class Birth(NamedTuple):
     """Start of a storage's lifetime: bytes were allocated, or first recorded (then ``operator`` is None).
 
-    ``module`` is a module name in the forward pass, and the autograd node's sequence number in the backward.
-    ``stack`` is the profiler's raw Python stack, not yet symbolized.
+    ``module`` is a module name in the forward pass, and the autograd node's sequence number in the backward
+    pass. ``stack`` is the profiler's raw Python stack, not yet symbolized.
     """
 
     generation: int
@@ -56,7 +56,7 @@ class MemoryLog:
     """Store all records of one window. The first error sets ``active`` to False."""
 
     def __init__(self) -> None:
-        # Rows are plain tuples, of the fields of Birth for births: a named tuple costs 0.5 µs.
+        # Rows are plain tuples (births have the fields of Birth): a named tuple costs 0.5 µs.
         self.birth_rows: list[tuple[Any, ...]] = []
         self.deaths: list[tuple[int, int]] = []
         #: Generation, time, role, and whether the role applies from the birth on.
@@ -93,7 +93,7 @@ class MemoryLog:
         return self.phases[first : self._taken_phases]
 
     def get_backward_start_ns(self) -> int | None:
-        """Return the start of the current or last backward; None if there was none."""
+        """Return the start of the current or last backward pass; None if there was none."""
         start_ns = None
         for time_ns, phase in reversed(self.phases):
             if phase in (Phase.BACKWARD, Phase.RECOMPUTE):
@@ -108,7 +108,7 @@ class MemoryLog:
             self.deaths.append((generation, time.time_ns()))
 
     def record_missed(self, what: str, error: BaseException) -> None:
-        """Record once per kind that something could not be read; the recording goes on."""
+        """Record, once per kind, that something could not be read; the recording continues."""
         gap = make_gap("memory_part_failed", what=what, error=first_line(error))
         if all(other.what != gap.what for other in self.gaps):
             self.gaps.append(gap)
@@ -122,7 +122,7 @@ class MemoryLog:
 
 
 def _drain(rows: list[_T]) -> list[_T]:
-    """Return and remove the rows, of which other threads may append more at the same time."""
+    """Return and remove the rows; other threads may append more at the same time."""
     count = len(rows)
     taken = rows[:count]
     del rows[:count]

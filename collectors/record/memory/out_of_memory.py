@@ -1,8 +1,8 @@
 """Tell whether an error is a failed allocation, and list what held the memory when it was raised.
 
 In a memory window the log is complete, and the failure is only marked. Elsewhere the census lists the tensors
-of all live Python objects (the frames of the traceback still hold theirs) and what autograd has saved for a
-backward from them. It keeps no tensor.
+of all live Python objects (the frames of the traceback still hold theirs) and what autograd has saved for
+their backward pass. It keeps no tensor.
 """
 
 import re
@@ -37,7 +37,7 @@ from zprof.collectors.record.schedule import ScheduledWindow
 from zprof.model.tenants import Tenant
 from zprof.model.training import Phase
 
-#: A result of an operator that no other one has saved yet; within a window the log says the same.
+#: An operator's result that no other operator has saved yet; within a window the log uses the same words.
 _OPERATOR_OUTPUT = StorageRole(Tenant.TEMPORARY_BUFFERS, "op_output", "census")
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _CPU_REQUEST = re.compile(
@@ -45,9 +45,9 @@ _CPU_REQUEST = re.compile(
 )
 _DEVICE_REQUEST = re.compile(r"[Tt]ried to allocate (\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB|TiB)")
 _DEVICE = re.compile(r"\bGPU (\d+)\b")
-#: Limit on the nodes of a graph of autograd that are visited.
+#: Maximum number of autograd nodes that are visited.
 _MAX_NODES = 200_000
-#: End of the name of the file in which a phase's own frames are, innermost first.
+#: Suffix of the file that has a phase's own frames, innermost first.
 _PHASE_FILES = (
     ("torch/optim/optimizer.py", Phase.OPTIMIZER),
     ("torch/autograd/graph.py", Phase.BACKWARD),
@@ -57,7 +57,7 @@ _LOGGED = "_zprof_logged"
 
 
 class FailedAllocation(Struct, frozen=True, kw_only=True):
-    """A request that the allocator refused; its size is 0 if the message does not have it."""
+    """A request that the allocator refused; the size is 0 if the message does not state it."""
 
     time_ns: int
     device: str
@@ -65,7 +65,7 @@ class FailedAllocation(Struct, frozen=True, kw_only=True):
 
 
 def read_failed_allocation(error: BaseException) -> FailedAllocation | None:
-    """Return the request that failed; None if the error is another one."""
+    """Return the failed request; None for any other error."""
     text = str(error)
     if isinstance(error, torch.OutOfMemoryError):
         match = _DEVICE_REQUEST.search(text)
@@ -80,12 +80,12 @@ def read_failed_allocation(error: BaseException) -> FailedAllocation | None:
 
 
 def mark_as_logged(error: BaseException) -> None:
-    """Mark an error whose failed allocation is in the log of a window."""
+    """Mark an error whose failed allocation has been logged in a window."""
     error.__dict__[_LOGGED] = True
 
 
 def was_logged(error: BaseException) -> bool:
-    """Return True if the log of a window has the failed allocation of this error."""
+    """Return True if the failed allocation of this error has been logged in a window."""
     return _LOGGED in error.__dict__
 
 
@@ -123,7 +123,7 @@ def take_census(
         (time.time_ns(), "window_end", step, str(ScheduledWindow.OUT_OF_MEMORY)),
     ]
     alloc = build_alloc_table(rows.list_open(), ())
-    # All of it was live when the allocation failed, which was before the census.
+    # All of it was live when the allocation failed, before the census.
     alloc["allocated_ns"] = [failure.time_ns] * len(alloc["bytes"])
     claims, drops = log.take_claims()
     roles = build_role_table(claims, drops)
@@ -146,7 +146,7 @@ class _LiveTensorClaims:
     def claim_owned(self, model: nn.Module | None, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Claim parameters, gradients and optimizer states.
 
-        A module's parameter that no optimizer updates, though it needs a gradient, is gathered from shards.
+        A parameter that requires a gradient but that no optimizer updates has been gathered from shards.
         """
         optimized = [
             tensor
@@ -186,7 +186,7 @@ class _LiveTensorClaims:
     def claim(
         self, tensors: Iterable[torch.Tensor | None], role: StorageRole | None, module: str = ""
     ) -> None:
-        """Record tensors from before now, with their owner if it is known."""
+        """Record tensors that exist already, with their owner if known."""
         for tensor in tensors:
             try:
                 for plain in find_plain_tensors(tensor):
@@ -219,7 +219,7 @@ def find_saved_tensors(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor
 
 
 def find_phase(trace: TracebackType | None) -> Phase | None:
-    """Return the phase in which the error was raised, from the innermost frame that tells."""
+    """Return the phase in which the error was raised, from the innermost frame that shows it."""
     found = None
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename

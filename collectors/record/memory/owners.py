@@ -1,4 +1,4 @@
-"""Find at step boundaries which storages the module and the optimizer own, and end claims that were released
+"""Find at step boundaries which storages the module and the optimizer own, and end claims on released ones
 (a ``.grad`` set to None, a deleted state).
 
 A module's parameter counts as ``parameters`` only if it exists at a step boundary: memory that an engine
@@ -146,8 +146,8 @@ class OwnerScanner:
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Claim the gradients, which are complete now.
 
-        For an optimizer that steps within the backward (such as a per-parameter optimizer), the model is not
-        scanned: that would happen once per parameter.
+        For an optimizer that steps within the backward pass (such as a per-parameter optimizer), the model is
+        not scanned: that would happen once per parameter.
         """
         if current_graph_task_id() != -1:
             for tensor in _list_optimized([optimizer]):
@@ -201,7 +201,7 @@ class OwnerScanner:
             self._gradients.set_held(self._ENGINE, gradients)
 
     def claim_buckets(self) -> None:
-        """Claim the engines' buckets of gradients, in the backward."""
+        """Claim the engines' gradient buckets, in the backward pass."""
         for engine in self.engines:
             for bucket in iter_buckets(engine):
                 self._claim(bucket, BUCKET, first=False)

@@ -78,7 +78,7 @@ class PhaseTracker:
         return self._module_starts[index - 1][1] if index else None
 
     def forget_modules(self) -> None:
-        """Forget the modules of the steps before the last call: no backward refers to them any more."""
+        """Forget the modules of steps before the last call: no backward pass refers to them any more."""
         del self._module_starts[: self._kept_starts]
         self._kept_starts = len(self._module_starts)
 

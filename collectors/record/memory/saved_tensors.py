@@ -35,7 +35,7 @@ class PackHookTracker:
 
     def __init__(self, phases: PhaseTracker) -> None:
         self._phases = phases
-        #: Number of running pack hooks; if above 0, results of operators are kept for the backward.
+        #: Number of running pack hooks; if above 0, results of operators are kept for the backward pass.
         self.depth = 0
 
     def wrap(self, pack: AnyPack, on_packed: Callable[[Any], None]) -> AnyPack:
@@ -136,7 +136,7 @@ class SavedTensors:
 
 
 def unpack_saved(packed: PackedTensor) -> torch.Tensor:
-    """Return the tensor, after the check for in-place changes, which autograd skips if there are hooks."""
+    """Return the tensor, after checking for in-place changes, which autograd skips if hooks are installed."""
     tensor, version = packed
     if version is not None and tensor._version != version:  # detach() shares the counter
         raise RuntimeError(

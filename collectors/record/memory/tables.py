@@ -76,7 +76,9 @@ class AllocationStacks:
 
 
 def filter_program_frames(frames: Iterable[Mapping[str, Any]]) -> Iterable[Frame]:
-    """Yield frames (file, line, function) without frames of the recorder and of torch's path to it."""
+    """Yield frames (file, line, function), without the recorder's own and the torch frames that lead to
+    it.
+    """
     for frame in frames:
         file, function = str(frame["filename"]), str(frame["name"])
         if not file.startswith(_OWN_FILES) and not any(
