@@ -4,8 +4,8 @@
 path) contains the run, ``key.json`` (the files with their sizes and times, and the zprof versions involved)
 and ``content.json`` (the files of the run, with their checksums). An import is made in a temporary folder
 next to it and then renamed; it never changes afterwards. A process holds the lock of the import that it
-reads, and only what nobody holds is removed: imports with another key, damaged ones, and temporary folders of
-killed processes. Nothing is written next to the user's files.
+reads; only imports that nobody holds are removed: imports with another key, damaged ones, and temporary
+folders of killed processes. Nothing is written next to the user's files.
 
 The list of files is stored next to the run in the cache, which stays on this machine. It is never part of the
 run, which may be shared, because paths disclose details of the machine.
@@ -61,7 +61,7 @@ _MAX_BYTES = 64 << 20
 
 
 class _Wanted(Struct, frozen=True, kw_only=True):
-    """The import that is looked for: where it is, of which files, and the name of its run."""
+    """The requested import: its place, its files, and the name of its run."""
 
     root: Path
     digest: str
@@ -94,8 +94,8 @@ def import_cached(
 
     Args:
         paths: Files, or folders of them, that make one run.
-        print_note: Called with messages on the state and location of the import.
-        progress: Told how far the import is.
+        print_note: Called with messages about the progress and location of the import.
+        progress: Receives the progress of the import.
         while_reading: Called while other processes read, if they do.
 
     Raises:
@@ -122,7 +122,7 @@ def import_cached(
         _import_into(folder, paths, name, key, print_note, progress, options)
         # Another process may have imported the same files meanwhile.
         run = _find_current(wanted, print_note) or _place(folder, lock, wanted)
-    # Remove other imports of the same paths, and what killed processes left behind, if nobody holds it.
+    # Remove other imports of the same paths, and leftovers of killed processes, unless somebody holds them.
     leftovers = [path for path in wanted.root.glob(f"*{IMPORT_SUFFIX}.*") if is_owned_by_user(path)]
     deadline_s = time.monotonic() + MAX_CLEANUP_S
     for entry in [*wanted.list_entries(), *leftovers]:
@@ -139,7 +139,7 @@ def _compute_digest(paths: Sequence[Path]) -> str:
 
 
 def _strip_suffixes(path: Path) -> str:
-    """Return the name of the run: ``qwen_0.5b.pt.trace.json.gz`` is ``qwen_0.5b``, and a long one is cut."""
+    """Return the name of the run, cut if long: ``qwen_0.5b.pt.trace.json.gz`` becomes ``qwen_0.5b``."""
     name = path.resolve().name
     while suffix := next((end for end in _SUFFIXES if name.lower().endswith(end)), ""):
         name = name[: -len(suffix)]
@@ -244,7 +244,7 @@ def _find_current(wanted: _Wanted, print_note: Callable[[str], None]) -> Path | 
 
 
 def _is_intact(entry: Path, name: str) -> bool:
-    """Return True if all files of the run are as they were when it was imported."""
+    """Return True if all files of the run are unchanged since the import."""
     run = entry / name
     try:
         listed = json.loads(_read_file(entry / _CONTENT_NAME))
@@ -257,7 +257,7 @@ def _is_intact(entry: Path, name: str) -> bool:
 
 
 def _list_content(run: Path) -> dict[str, list[object]]:
-    """Return size and checksum of each file of a run, by its path within the run."""
+    """Return size and checksum of each file in a run, by path within the run."""
     content: dict[str, list[object]] = {}
     for name in _list_files(run):
         with open_plain(run / name) as file:

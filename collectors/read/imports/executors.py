@@ -73,7 +73,7 @@ def run_alone(
     job: _Job,
     on_running: Callable[[Collection[_Job]], None] = lambda jobs: None,
 ) -> _Result | BaseException:
-    """Run ``work`` on one job in a process of its own, like ``map_in_processes``.
+    """Run ``work`` on one job in a separate process, like ``map_in_processes``.
 
     Returns:
         Its result, or the error that it raised; ``BrokenExecutor`` if the process died.
@@ -115,7 +115,9 @@ def map_on_executor(
 
 @contextmanager
 def _kill_processes_on_error() -> Iterator[None]:
-    """End the processes started in the block if it fails, as at a Ctrl-C: a pool waits for its jobs."""
+    """End the processes started in the block if it fails, for example at a Ctrl-C: a pool waits for its
+    jobs.
+    """
     others = set(multiprocessing.active_children())
     try:
         yield
@@ -133,7 +135,7 @@ def _run_pool(
     workers: int,
     on_running: Callable[[Collection[_Job]], None],
 ) -> Iterator[tuple[_Job, _Result | BaseException]]:
-    """Submit at most one job per process, so that few jobs are suspect if a process dies.
+    """Submit at most one job per process, so few jobs are suspect if a process dies.
 
     Raises:
         BrokenExecutor: a process died; ``running`` has the jobs without a result.

@@ -15,7 +15,7 @@ _WORKER = re.compile(r"worker[_-]?(\d{1,6})(?![\da-z])", re.IGNORECASE)
 _SUFFIXES = re.compile(r"(?:\.(?:gz|zst|json|trace|pt|chrome|pickle|pkl))+$", re.IGNORECASE)
 _NUMBER = re.compile(r"(?:^|[_.-])(\d{1,6})$")
 _END_NUMBER = re.compile(r"(?<!\d)(\d{1,6})$")
-#: A time of day at the end of a name (HOST_Nov_25_02_21_28), whose last number is no rank.
+#: A time of day at the end of a name (HOST_Nov_25_02_21_28): its last number is not a rank.
 _CLOCK = re.compile(r"\d\d[_.:-]\d\d[_.:-]\d\d$")
 #: tensorboard_trace_handler: HOST_PID.MILLISECONDS.pt.trace.json
 _TIMESTAMPED = re.compile(r"^(.*)\.\d{13,19}$")
@@ -107,7 +107,7 @@ _GUESSES: Mapping[str, Callable[[Path], re.Match[str] | None]] = {
 
 
 def search_rank(name: str) -> re.Match[str] | None:
-    """Return the match of the rank in a file or folder name, None if it has none.
+    """Return the match of the rank in a file or folder name; None without a rank.
 
     The last "rank" counts, since host and job names come first; a local rank does not.
     """
@@ -116,7 +116,7 @@ def search_rank(name: str) -> re.Match[str] | None:
 
 
 def read_dump_rank(name: str) -> int | None:
-    """Return the rank in the name of a flight-recorder dump: PyTorch appends it to a name of the user."""
+    """Return the rank in the name of a flight-recorder dump: PyTorch appends it to the user's name."""
     match = search_rank(name) or _END_NUMBER.search(_SUFFIXES.sub("", name))
     return int(match[1]) if match else None
 
@@ -135,7 +135,7 @@ def _rank_by_number(
 
 
 def _find_contradictions(certain: Sequence[RankedFile]) -> tuple[str, ...]:
-    """Return a note on files whose names contradict their contents."""
+    """Return a note about files whose names contradict their contents."""
     contradicting = [
         file
         for file in certain

@@ -1,4 +1,4 @@
-"""Import what a stuck job left: flight-recorder dumps, one file per rank, and logs with lines about it."""
+"""Import what a stuck job left behind: flight-recorder dumps, one file per rank, and logs that mention it."""
 
 import re
 import tempfile
@@ -35,10 +35,10 @@ from zprof.run.manifest import FLIGHT_RECORDER, MANIFEST_NAME, RankManifest, Run
 from zprof.version import __version__
 
 _GZIP = b"\x1f\x8b"
-#: A process that reads dumps takes as long to start as about this many files of 2,000 entries take to read.
+#: Starting a process that reads dumps takes as long as reading about this many files of 2,000 entries.
 _FILES_PER_WORKER = 8
 _DEVICES = {"nccl": "cuda"}
-#: A log as torchrun --log-dir writes it: the folder is the rank on its node.
+#: A log written by torchrun --log-dir: the folder is the local rank.
 _TORCHRUN_LOG = re.compile(r"attempt_\d{1,6}/(\d{1,6})/(?:stdout|stderr)\.log")
 _NO_EVIDENCE = "no line about a stuck collective"
 
@@ -48,7 +48,7 @@ def write_dumps(
 ) -> Written:
     """Write the dumps at ``paths`` as the run ``run``; return the file of each rank, and notes.
 
-    Files that cannot be read become gaps if another one can. A rank without a dump is no error.
+    Files that cannot be read become gaps if another one can. A rank without a dump is not an error.
 
     Raises:
         BadInput: no file can be used, or two files are from the same rank.
@@ -85,7 +85,7 @@ def write_dumps(
 
 
 def _sort_files(paths: Sequence[Path], refused: dict[Path, Refusal]) -> tuple[list[DumpFile], list[LogFile]]:
-    """Return the dumps and the logs; what cannot be opened is refused.
+    """Return the dumps and the logs; files that cannot be opened are refused.
 
     Raises:
         BadInput: a file cannot be read.
@@ -109,7 +109,7 @@ def _sort_files(paths: Sequence[Path], refused: dict[Path, Refusal]) -> tuple[li
             continue
         named = read_dump_rank(path.name)
         dumps.append(DumpFile(path=path, named_rank=named, folder=path.parent, is_packed=is_packed))
-    # The logs without the ranks of their folders, if these are of several nodes.
+    # Without the ranks of their folders, if the logs come from several nodes.
     nodes = {log.path.parents[2] for log in logs if log.local_rank is not None}
     return dumps, ([replace(log, local_rank=None) for log in logs] if len(nodes) > 1 else list(logs))
 

@@ -11,7 +11,7 @@ class ImportOptions(Struct, frozen=True, kw_only=True):
     """Options of an import.
 
     ``workers``: local processes, 0 for one per processor. ``executor``: dask://HOST:PORT. ``while_reading``:
-    called while other processes read, if they do; work that the caller has to do anyway.
+    work of the caller to do while other processes read; not called if this process reads.
     """
 
     workers: int = 0

@@ -1,4 +1,4 @@
-"""Find the run behind a path: the path itself, or what is imported from a raw file or folder."""
+"""Find the run behind a path: the path itself, or the import of a raw file or folder."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -119,7 +119,7 @@ def _write_rank(run: Path, manifest: RunManifest, file: RankedFile, writing: Loc
 
 
 def _choose_workers(largest_bytes: int) -> int:
-    """Return how many files can be read at the same time with the memory that is free."""
+    """Return how many files can be read at the same time with the free memory."""
     # The free physical memory, None if the system does not report it.
     try:
         free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

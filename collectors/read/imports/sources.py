@@ -23,7 +23,7 @@ from zprof.run.files import open_plain
 
 _MAX_FILES = 4096
 _MAX_LISTED = 6
-#: Files of a folder without anything to import whose format is looked up.
+#: If a folder has nothing to import, the formats of this many files are looked up.
 _MAX_IDENTIFIED = 100
 _TEXT_BYTES = 4096
 _PRINTABLE = bytes(range(32, 127)) + b"\t\n\r\x1b"
@@ -32,7 +32,7 @@ LOG_HINT = (
     "(TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1)"
 )
 _ATTEMPT = re.compile(r"attempt_\d{1,6}")
-#: Kinds that text may be taken for.
+#: Kinds that text may be detected as.
 _LOG_KINDS = (FileKind.LOG, FileKind.OTHER, FileKind.JSON)
 _HINT = (
     "pass Kineto traces (.json, .gz, .zst), CUDA memory snapshots, flight-recorder dumps, logs, "
@@ -40,7 +40,7 @@ _HINT = (
 )
 
 
-#: Kinds whose first bytes are enough.
+#: Kinds that the first bytes identify with certainty.
 _SURE_KINDS = FORMATS.keys() - {FileKind.LOG}
 _PLURALS = {
     SourceKind.TRACE: "traces",
@@ -50,7 +50,7 @@ _PLURALS = {
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """Files of one kind, and notes on the choice."""
+    """Files of one kind, and notes about the choice."""
 
     kind: SourceKind
     files: tuple[Path, ...]
@@ -153,7 +153,7 @@ def _is_log(path: Path) -> bool:
 
 
 def _find_logs(folder: Path) -> list[Path]:
-    """Return the logs in a folder and below it; of the attempts of torchrun, the last one.
+    """Return the logs in a folder and its subfolders; of several torchrun attempts, only the last.
 
     Raises:
         BadInput: the folder has too many files.
@@ -214,7 +214,7 @@ def _find_folder_sources(folder: Path) -> Sources:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Refuse a folder by its first file of a known format that zprof does not read.
+    """Refuse a folder that has a file in a known format that zprof does not read.
 
     Raises:
         BadInput: there is one.

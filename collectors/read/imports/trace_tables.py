@@ -48,7 +48,7 @@ def write_trace_tables(job: TraceJob, on_bytes: Callable[[int], None]) -> RankFa
             files = {name: write_provisional(folder, name, columns) for name, columns in small_tables.items()}
             files = {"events": events.result(), **files}
         header, lanes = trace.header, find_unknown_lanes(trace)
-        # The analysis measures no time of a rank with this gap.
+        # The analysis measures no times for a rank with this gap.
         lane_gaps = [make_gap("device_not_understood", lanes=_name_lanes(lanes))] if lanes else []
         return RankFacts(
             version=__version__,

@@ -1,8 +1,8 @@
 """Convert one trace file in a worker process: the job, what it returns, and how far it has read.
 
 The rank is unknown until the file has been read, so the tables are written to a provisional folder. Only a
-small result is returned. What reads a trace is imported with the first trace: the process that waits for the
-workers does without it.
+small result is returned. The trace reader is imported with the first trace: the process that waits for the
+workers does not need it.
 """
 
 import os
@@ -44,7 +44,9 @@ class RankFacts(Struct, frozen=True, kw_only=True):
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """Reason why a file could not be imported; ``is_permanent``: another try would fail in the same way."""
+    """Reason why a file could not be imported; ``is_permanent``: another attempt would fail in the same
+    way.
+    """
 
     reason: str
     hint: str = ""
@@ -56,7 +58,7 @@ def import_trace(job: TraceJob, on_bytes: Callable[[int], None] | None = None) -
 
     Args:
         job: The file.
-        on_bytes: Called with the bytes of the file read so far; without it, ``count_read_bytes`` tells them.
+        on_bytes: Called with the bytes of the file read so far; without it, use ``count_read_bytes``.
 
     Raises:
         OSError: the tables cannot be written.
@@ -75,7 +77,7 @@ def count_read_bytes(job: TraceJob) -> int:
 
 
 def _make_counter(job: TraceJob) -> Callable[[int], None]:
-    """Return a function that notes the bytes read so far for ``count_read_bytes``, if it can."""
+    """Return a function that records the bytes read so far for ``count_read_bytes``; failures are ignored."""
     folder = Path(job.folder)
     with suppress(OSError):
         folder.mkdir(exist_ok=True)

@@ -251,7 +251,7 @@ def _convert_all(
 ) -> Iterator[tuple[TraceJob, _Outcome]]:
     """Convert all files, the largest first, so that no large file is left for the end.
 
-    An error in one of several files is its outcome, so that the others can still be used.
+    An error in one of several files becomes its outcome, so the others can still be used.
     """
     largest_first = sorted(jobs, key=lambda job: -job.bytes)
     workers = options.workers or count_usable_processors()
@@ -275,9 +275,9 @@ def _convert_all(
 
 
 def _import_one(job: TraceJob, reporter: _Reporter, *, is_beside: bool) -> RankFacts | Refusal:
-    """Convert the only file, with ``is_beside`` in another process, if one can be forked.
+    """Convert the only file; with ``is_beside`` in another process, if one can be forked.
 
-    If that process dies or cannot be started, this one reads the file, as if it had been alone.
+    If that process dies or cannot be started, this process reads the file.
     """
     if is_beside and can_fork():
         with suppress(OSError):
@@ -306,7 +306,7 @@ def _check_outcome(path: Path, outcome: _Outcome, options: ImportOptions) -> Ran
 
 
 def make_unusable_error(paths: Sequence[Path], refused: Mapping[Path, Refusal]) -> BadInput:
-    """Return the error for files of which none can be imported."""
+    """Return the error for a set of files, none of which can be imported."""
     path = next(path for path in paths if path in refused)
     message = f"{path}: {refused[path].reason}"
     count = f"none of {len(paths)} files can be imported; " if len(paths) > 1 else ""

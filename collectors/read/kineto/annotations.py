@@ -82,7 +82,7 @@ UNIT_PATTERNS = (
     (r"FullyShardedDataParallel\._?(\w+)", r"FSDP.\1"),
     (r"DistributedDataParallel\._?(\w+)", r"DDP.\1"),
 )
-#: Every annotation with a unit has one of them; traces have hundreds of thousands of other names.
+#: Every annotation with a unit contains one of these; traces have hundreds of thousands of other names.
 _UNIT_PARTS = ("::", "DataParallel.")
 _COMPILED_UNITS = tuple((re.compile(pattern, re.ASCII), unit) for pattern, unit in UNIT_PATTERNS)
 

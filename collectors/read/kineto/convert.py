@@ -70,13 +70,15 @@ def convert_collectives(trace: Trace) -> tuple[dict[str, list[Any]], list[Gap]]:
 
 
 class SequenceNumbers:
-    """Continue the numbers of collectives over the chunks of a window, if they are an order in a trace."""
+    """Continue the numbering of collectives across the chunks of a window, if the numbers are positions in a
+    trace.
+    """
 
     def __init__(self) -> None:
         self._next: dict[tuple[Any, ...], int] = {}
 
     def continue_in(self, tables: Tables) -> None:
-        """Add to the numbers of ``collectives`` what the earlier chunks have counted."""
+        """Add the counts of earlier chunks to the numbers of ``collectives``."""
         columns = tables["collectives"]
         sequences = list(columns["sequence"])
         following = dict(self._next)

@@ -6,8 +6,8 @@ are written as text ("[0, 1]"); long ones are truncated with dots and unusable. 
 ``c10d::_allgather_base_`` and similar operators have the shapes of their tensors, ``nccl:all_reduce`` has the
 shape of its input.
 
-Work of a device is understood if it is a ``kernel``. What else runs beside the host may be the device's work,
-its queue, or a view of either twice, so it is neither work nor idle time.
+Device work is understood if it is a ``kernel``. Other lanes next to the host may show the device's work, its
+queue, or either one twice, so they count neither as work nor as idle time.
 """
 
 import re
@@ -33,7 +33,7 @@ _OPERATOR_PREFIXES = ("c10d::", "symm_mem::")
 NCCL_PREFIX = "nccl:"
 _MAX_TENSORS = 1 << 10
 _WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-#: Categories of torch's profiler that are not of one accelerator. ``""``: an event without a category.
+#: Profiler categories that do not belong to one accelerator. ``""``: an event without a category.
 _HOST = frozenset(
     {
         "cpu_op",
@@ -53,12 +53,12 @@ _HOST = frozenset(
     }
 )
 _UNDERSTOOD = _HOST | _WORK | {"Trace"}
-#: Accelerators of torch with categories of their own, on the host too.
+#: Accelerators with their own profiler categories, also on the host.
 _OWN_CATEGORY = re.compile(r"(mtia|xpu|hpu|privateuse1|glow)_")
 _HOST_PROCESS = re.compile(r"\bcpu\b|host|loader|worker", re.IGNORECASE)
 _NPU_PROCESS = re.compile(r"ascend|\bcann\b", re.IGNORECASE)
 _MAX_MODEL = 80
-#: Fewer events beside the host are taken as damaged: the id of their process is not their own.
+#: Fewer events outside the host's process are treated as damaged: their process id is wrong.
 _MIN_SHARE = 0.05
 
 
@@ -241,14 +241,14 @@ def _count_operator_elements(
 
 
 def find_unknown_lanes(trace: Trace) -> list[tuple[str, int]]:
-    """Return the lanes that are not understood, the largest first; none if the trace has kernels.
+    """Return the lanes that are not understood, largest first; none if the trace has kernels.
 
-    A lane is the name of a process, else the category, of events that may be a device's, and their number.
+    A lane is the process name (or else the category) of events that may belong to a device, and their count.
     """
     categories = trace.category.texts
     if "kernel" in categories:
         return []
-    # The number of rows of each process and category; a process whose id is a word has none.
+    # Row count per process and category; a process whose id is a word has none.
     processes, position = np.unique(trace.process, return_inverse=True)
     width = max(1, len(trace.category.texts))
     keys, counts = np.unique(position * width + trace.category.codes, return_counts=True)
@@ -270,11 +270,10 @@ def find_unknown_lanes(trace: Trace) -> list[tuple[str, int]]:
 
 
 def detect_device(trace: Trace, lanes: list[tuple[str, int]]) -> str:
-    """Return the device that a trace is of.
+    """Return the device of a trace.
 
-    It is ``cuda`` or ``hip``, with the model in brackets as in a recording if the trace has only one, an
-    accelerator of torch by its name there, ``npu`` (Ascend), ``unknown``, or ``cpu`` if nothing ran on a
-    device.
+    ``cuda`` or ``hip``, with the model in brackets if the trace has only one; torch's name of another
+    accelerator; ``npu`` (Ascend); ``unknown``; or ``cpu`` if nothing ran on a device.
     """
     categories = trace.category.texts
     own = next((found[1] for category in categories if (found := _OWN_CATEGORY.match(category))), None)
