@@ -12,7 +12,8 @@ A cause is one file of this folder, with one record::
     def load_without_wait(analysis, graph, finding):     # the measured step without it
         return [...]
 
-What is the same for all causes is done once, in :mod:`zprof.diagnosis`: severity, saving, claims, order.
+What is the same for all causes is done once, in :mod:`zprof.diagnosis`: severity, saving
+(``find_causes.price_finding``, which plays the step of :mod:`zprof.step.play`), claims, order.
 """
 
 from collections.abc import Callable, Mapping, Sequence

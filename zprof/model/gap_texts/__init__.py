@@ -1,4 +1,7 @@
-"""Make a gap from its key. The texts are in the tables of this folder, one for each part that finds gaps."""
+"""Make a gap from its key. The texts are in the tables of this folder, one for each part that finds gaps.
+
+Why a cause is untested is in a table of its own, ``untested``: causes fill it.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
