@@ -1,9 +1,9 @@
-"""Analyse one run: the summed leaves that the report shows, and the tables that the rules read.
+"""Analyse one run: the totals that the report shows and the tables that the rules read.
 
-Also what measurements share: rows and means per rank and step without what the start of a window adds, how
-far the recording can be trusted (lost events, ranks that started at different times), and what they hand to
-the causes: facts, which are numbers, and what is missing to test a cause. The record of a cause
-(:mod:`zprof.causes.cause`) has the words for its facts.
+Also holds what measurements share: rows and means per rank and step without profiler start-up, checks of
+whether the recording can be trusted (lost events, ranks that started at different times), and their results
+for the causes: facts (numbers), and what is missing to test a cause. The wording of a fact is in the record
+of its cause (:mod:`zprof.causes.cause`).
 """
 
 from collections.abc import Callable, Mapping
@@ -35,13 +35,13 @@ from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
 
 Result = TypeVar("Result")
-#: Column that identifies one collective across ranks (sequence numbers do not if some ranks lack rows).
+#: Column that identifies one collective across ranks (sequence numbers cannot if some ranks lack rows).
 INSTANCE = "instance"
-#: Below this share of matched collectives, what is said about ranks that wait for each other is unreliable.
+#: Below this share of matched collectives, results about ranks waiting for each other are unreliable.
 _MIN_MATCHED_RATIO = 0.50
 #: Maximum share of collectives without a launch because the window cut it off.
 _MAX_UNLAUNCHED_RATIO = 0.01
-#: Student's t for a one-sided bound of 99 %, by degrees of freedom from 1; the last one is used beyond.
+#: Student's t for a one-sided 99 % bound, by degrees of freedom from 1; the last value is used beyond.
 _T_99 = (31.82, 6.96, 4.54, 3.75, 3.36, 3.14, 3.00, 2.90, 2.82, 2.76, 2.72, 2.68, 2.65, 2.62, 2.60)
 
 
@@ -50,14 +50,14 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
 
     ``steps`` has one row per (rank, step) with the ledger terms in nanoseconds. ``collectives`` has one row
     per collective and rank, on the common clock. ``host`` has one row per rank and step: what the host did
-    while its device was idle. ``kernels`` sums the kernels of a device by name. ``passes`` lists the pass and
-    unit of each gather. ``limiter`` has one row per gather that the host delayed, ``waits`` one per
-    wait of a host for its device. Tables are empty if the
-    recording does not contain the data. ``hosts``: host name of each rank, if known. ``tracks``: the
-    intervals that make up the sums of each timed rank, for drawing. ``source``: the run itself, for access to
-    single events. ``engine``: as declared, or else as the events show; None if neither tells. ``hang``: what
-    the flight recorders of the ranks show; None if there are none. ``endings``: how the ranks of a job ended
-    that failed. ``expected_bus_bytes_per_s``: what the user says that the link gives large messages.
+    while its device was idle. ``kernels`` sums each device's kernels by name. ``passes`` lists each gather's
+    pass and unit. ``limiter`` has one row per gather that the host delayed, ``waits`` one per host wait for
+    the device. Tables are empty if the recording lacks the data. ``hosts``: host name of each rank, if known.
+    ``tracks``: the intervals behind each timed rank's sums, for drawing. ``source``: the run itself, for
+    access to single events. ``engine``: the declared engine, else the one inferred from events; None if
+    unknown. ``hang``: what the ranks' flight recorders show; None without flight recorders. ``endings``: how
+    the ranks of a failed job ended. ``expected_bus_bytes_per_s``: the link's bandwidth for large messages, as
+    stated by the user.
     """
 
     run: RunFacts
@@ -86,9 +86,9 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
         return {}
 
     def compute_once(self, compute: Callable[["RunAnalysis"], Result]) -> Result:
-        """Return ``compute(self)``; several rules that need the same value share it.
+        """Return ``compute(self)``, cached for all rules that need the same value.
 
-        A changed copy (``msgspec.structs.replace``) starts without results.
+        A changed copy (``msgspec.structs.replace``) starts with an empty cache.
         """
         if compute not in self._results:
             self._results[compute] = compute(self)
@@ -178,7 +178,7 @@ def analyse_time_only(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Run
 
 
 def _analyse_hang(run: Run) -> RunAnalysis:
-    """Return the analysis of flight-recorder dumps and logs, which have neither times nor memory."""
+    """Return the analysis of flight-recorder dumps and logs, which contain neither times nor memory."""
     from zprof.analysis.hang.find_hang import list_hang_gaps
 
     hang = _find_hang(run)
@@ -197,7 +197,7 @@ def _analyse_hang(run: Run) -> RunAnalysis:
 
 
 def _find_hang(run: Run) -> Hang | None:
-    """Return what flight recorders or logs of a stuck job show; None if the run has neither."""
+    """Return what a stuck job's flight recorders or logs show; None if the run has neither."""
     has_dumps = any(run.has_table(rank, name) for rank in run.ranks for name in ("flight", "flight_group"))
     if not has_dumps and not (run.path / EVIDENCE_NAME).exists():
         return None
@@ -211,7 +211,7 @@ def _list_hosts(run: Run) -> dict[int, str]:
 
 
 class Fact(Struct, frozen=True, kw_only=True):
-    """A number behind a claim: the key of its label, and the words that the label leaves open."""
+    """A number behind a claim: the key of its label, and the words that fill the label's placeholders."""
 
     key: str
     value: float
@@ -220,7 +220,7 @@ class Fact(Struct, frozen=True, kw_only=True):
 
 
 def make_fact(key: str, value: float, *, rank: int | None = None, **words: object) -> Fact:
-    """Build a fact; ``words`` fill the braces of the key and of its label."""
+    """Build a fact; ``words`` fill the placeholders of the key and of its label."""
     return Fact(key=key, value=value, rank=rank, words=words)
 
 
@@ -233,21 +233,21 @@ class Untested(Struct, frozen=True, kw_only=True):
 
 
 def make_untested(key: str, /, *, kind: GapKind = GapKind.UNTESTED_RULE, **values: object) -> Untested:
-    """Return why a cause cannot be tested, with the texts of ``key``, filled with ``values``."""
+    """Return why a cause cannot be tested: the messages of ``key``, filled with ``values``."""
     reason, remedy = UNTESTED_TEXTS[key]
     return Untested(reason=fill_text(reason, values), remedy=fill_text(remedy, values), kind=kind)
 
 
 def select_steady_rows(analysis: RunAnalysis) -> Columns:
-    """Return the collectives without the first of the window, which contain the profilers' start-up skew."""
+    """Return the collectives without the window's first ones, which include profiler start-up skew."""
     rows = analysis.collectives
     return rows.at(~rows.bools("first_of_window"))
 
 
 def measure_queueing_ns(rows: Columns) -> Int64s:
-    """Measure how long the host was blocked on each collective before it started, queued behind others.
+    """Measure how long the host was blocked on each collective while it was queued behind others.
 
-    0 if the recording has no wait span.
+    0 if the recording has no wait spans.
     """
     start = rows.ints("start_ns")
     until = np.where(rows.known("wait_end_ns"), np.minimum(start, rows.ints("wait_end_ns")), start)
@@ -256,27 +256,27 @@ def measure_queueing_ns(rows: Columns) -> Int64s:
 
 
 def mean_per_step(analysis: RunAnalysis, total_ns: float) -> float:
-    """Convert a sum over all ranks and steps to the mean per rank and step."""
+    """Convert a total over all ranks and steps to the mean per rank and step."""
     return float(total_ns) / max(1, len(analysis.steps))
 
 
 def mean_wall_ns(analysis: RunAnalysis) -> float:
-    """Return the mean wall time of a step over ranks and steps, in ns."""
+    """Return the mean wall time over ranks and steps, in ns."""
     return float(analysis.steps.floats("wall_ns").mean()) if len(analysis.steps) else 0.0
 
 
 def count_steps(analysis: RunAnalysis) -> int:
-    """Return the number of steps of the window, over all ranks."""
+    """Return the window's number of steps, summed over ranks."""
     return len(np.unique(analysis.steps.ints("step"))) if len(analysis.steps) else 0
 
 
 def max_noise_floor_ns(analysis: RunAnalysis) -> int:
-    """Return the noise floor of durations on the noisiest rank."""
+    """Return the noisiest rank's noise floor of durations."""
     return max((rank.noise_floor_ns for rank in analysis.time.per_rank), default=0)
 
 
 def get_clock_uncertainty_ns(analysis: RunAnalysis) -> int:
-    """Return the maximum remaining offset between the aligned clocks of two ranks, 0 if not aligned."""
+    """Return the maximum remaining offset between two ranks' aligned clocks, 0 if not aligned."""
     alignment = analysis.time.alignment
     return alignment.uncertainty_ns if alignment else 0
 
@@ -294,7 +294,7 @@ def find_missing_collectives(analysis: RunAnalysis) -> Untested | None:
 
 
 def can_play_kernels(analysis: RunAnalysis) -> bool:
-    """Return True if the step has kernels to be played; what a fix gains then decides if it is proposed."""
+    """Return True if the step has kernels to play; a fix is then proposed only if it gains time."""
     return analysis.source is not None and analysis.run.device != "cpu"
 
 
@@ -303,7 +303,7 @@ GRADIENT_COPY_KERNEL = "chunk_cat"
 
 
 def select_copy_kernels(analysis: RunAnalysis) -> Columns:
-    """Return the rows of kernels that are copies."""
+    """Return the kernel rows that are copies."""
     kernels = analysis.kernels
     return kernels.at(~kernels.texts("role").equals("compute")) if len(kernels) else kernels
 
@@ -315,9 +315,9 @@ def list_copy_names(analysis: RunAnalysis) -> frozenset[str]:
 
 
 def measure_matched_ratio(analysis: RunAnalysis) -> float | None:
-    """Return the share of collectives matched across ranks, None if there are none or ranks are missing.
+    """Return the share of collectives matched across ranks, None without collectives or if ranks are missing.
 
-    A rank without a complete step is missing, too: its collectives are not in the window.
+    A rank without a complete step counts as missing: its collectives are not in the window.
     """
     rows = analysis.collectives
     if not len(rows):  # what a hang leaves has no columns either
@@ -330,7 +330,7 @@ def measure_matched_ratio(analysis: RunAnalysis) -> float | None:
 
 
 def do_recordings_match(analysis: RunAnalysis) -> bool:
-    """Return True if at least half of the collectives were matched; True if that is unknown."""
+    """Return True if at least half of the collectives were matched, or if the share is unknown."""
     matched = measure_matched_ratio(analysis)
     return matched is None or matched >= _MIN_MATCHED_RATIO
 
@@ -343,10 +343,10 @@ def has_lost_events(analysis: RunAnalysis) -> bool:
 
 
 def measure_start_costs_ns(analysis: RunAnalysis) -> Floats:
-    """Measure each rank's exposed wait for the other ranks' profilers to start, at most what pings allow.
+    """Measure each rank's exposed wait for other ranks' profilers to start, capped at what the pings allow.
 
-    Only collectives that are the first on all of their ranks count. If a rank lost an event, its first
-    recorded collective is a later one, and waiting there is not start-up.
+    Only collectives that come first on all of their ranks count. If a rank lost an event, its first recorded
+    collective is a later one, and a wait there is not start-up.
     """
     rows = analysis.collectives
     ranks, instances = np.unique(rows.ints("rank")), rows.group_by("instance")
@@ -358,7 +358,7 @@ def measure_start_costs_ns(analysis: RunAnalysis) -> Floats:
     first_rows, later_rows = rows.at(is_first), rows.at(~is_first_step)
     later_first_rows = rows.at(first_of_step & ~is_first_step)
     immediate = _sum_beyond_usual(ranks, first_rows, later_first_rows, "exposed_wait_ns")
-    # How far apart the profilers can have started; infinite if not all ranks have pings.
+    # The maximum difference between profiler start times; infinite if not all ranks have pings.
     opened = [tracks.opened_ns for tracks in analysis.tracks if tracks.opened_ns is not None]
     is_known = len(opened) == len(analysis.tracks) > 0
     max_skew_ns = float(max(opened) - min(opened)) if is_known else float("inf")
@@ -370,10 +370,11 @@ def measure_start_costs_ns(analysis: RunAnalysis) -> Floats:
 
 
 def _sum_beyond_usual(ranks: Int64s, rows: Columns, later_rows: Columns, column: str) -> Floats:
-    """Return each rank's sum in excess of the usual sum: the largest of any rank in later steps (median).
+    """Return each rank's excess over the usual sum: the median over later steps of the largest sum of any
+    rank.
 
-    The reference is the largest rank because a different rank may wait in each step, if ranks take turns
-    being late. The excess is zero if a further step like the later ones reaches the sum by chance.
+    The largest rank is the reference because ranks may take turns waiting. The excess is zero if one more
+    step like the later ones could reach the sum by chance.
     """
     rank = np.searchsorted(ranks, rows.ints("rank"))
     sums = np.zeros(len(ranks))
@@ -383,8 +384,8 @@ def _sum_beyond_usual(ranks: Int64s, rows: Columns, later_rows: Columns, column:
         return sums
     each = later_rows.group_by("step", "rank")
     later = Groups(later_rows.ints("step")[each.first]).max(each.sum(later_rows.floats(column)))
-    # What one more step reaches in at most 1 % of cases. Waits have heavier tails than Student's t allows
-    # for, so it is no less than the largest of these steps plus their range.
+    # The value that one more step exceeds in at most 1 % of cases. Waits have heavier tails than Student's t,
+    # so it is at least the largest of these steps plus their range.
     likely = later.max() + np.ptp(later)
     if len(later) > 1:
         t = _T_99[min(len(later) - 1, len(_T_99)) - 1]
@@ -394,7 +395,7 @@ def _sum_beyond_usual(ranks: Int64s, rows: Columns, later_rows: Columns, column:
 
 
 def measure_wait_before_steps_ns(analysis: RunAnalysis) -> tuple[float, float]:
-    """Measure a rank's longest wait for others to start, and the recorded time, before the first step."""
+    """Measure a rank's longest wait for other ranks to start, and the recorded time before the first step."""
     by_rank = analysis.steps.group_by("rank")
     ranks = analysis.steps.ints("rank")[by_rank.first].tolist()
     walls_ns = dict(zip(ranks, by_rank.median(analysis.steps.ints("wall_ns")).tolist(), strict=True))

@@ -1,12 +1,12 @@
-"""Tables as numpy columns: what the analysis, the step and the causes read.
+"""Numpy column tables, read by the analysis, the step model and the causes.
 
-A table is a :class:`Columns`: arrays of equal length by name. A column is of integers, floats, truth values,
-integers of which some are unknown (:class:`OptionalInts`), or texts (:class:`Texts`, coded: a name is
-compared once however many rows have it). A selection keeps the number of each row in the table it was taken
-from (:attr:`Columns.row`), so that rows of different selections can be told apart. :class:`Groups` computes
-one value per group of rows.
+A table is a :class:`Columns`: named arrays of equal length. A column holds integers, floats, booleans,
+integers with unknown values (:class:`OptionalInts`), or strings (:class:`Texts`, dictionary-encoded: a name
+is compared once, however many rows have it). A selection keeps each row's number in the original table
+(:attr:`Columns.row`), so rows of different selections can be told apart. :class:`Groups` computes one value
+per group of rows.
 
-pandas is imported in :meth:`Columns.to_frame` only, for tables that are given to a user.
+pandas is imported only in :meth:`Columns.to_frame`, for tables returned to users.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-#: Rows of a table: their places, a mask, or a range of places.
+#: Rows of a table: positions, a mask, or a range of positions.
 Rows = Int64s | Mask | slice
 _Scalar = TypeVar("_Scalar", bound=np.generic)
-#: Code of a text that is not known.
+#: Code of an unknown string.
 _NO_TEXT = -1
 
 
 class OptionalInts:
-    """Integers of which some are unknown; those are 0 in ``values`` and False in ``known``."""
+    """Integers with unknown values, which are 0 in ``values`` and False in ``known``."""
 
     __slots__ = ("known", "values")
 
@@ -64,7 +64,7 @@ class OptionalInts:
 
 
 class Texts(Sequence[str]):
-    """Texts as codes into the distinct words: a predicate runs once per word. An unknown text is ""."""
+    """Strings as codes into the distinct words: a predicate runs once per word. An unknown string is ""."""
 
     __slots__ = ("codes", "words")
 
@@ -74,7 +74,7 @@ class Texts(Sequence[str]):
 
     @classmethod
     def of(cls, texts: Iterable[str | None]) -> "Texts":
-        """Return these texts, coded in the order of their first row; None is unknown."""
+        """Encode these strings in order of first appearance; None is unknown."""
         numbers: dict[str, int] = {}
         codes = [_NO_TEXT if text is None else numbers.setdefault(text, len(numbers)) for text in texts]
         return cls(tuple(numbers), np.array(codes, dtype=np.int64))
@@ -92,44 +92,44 @@ class Texts(Sequence[str]):
 
     @property
     def known(self) -> Mask:
-        """Mask of the rows whose text is known."""
+        """Mask of the rows whose string is known."""
         return self.codes >= 0
 
     def tolist(self) -> list[str | None]:
-        """Return the texts; None for unknown ones."""
+        """Return the strings; None for unknown ones."""
         words = (*self.words, None)
         return [words[code] for code in self.codes.tolist()]
 
     def to_objects(self) -> npt.NDArray[np.object_]:
-        """Return the texts as an array of objects; None for unknown ones."""
+        """Return the strings as an object array; None for unknown ones."""
         return np.array([*self.words, None], dtype=np.object_)[self.codes]
 
     def match(self, predicate: Callable[[str], object]) -> Mask:
-        """Return a mask of the known texts for which the predicate returns something true."""
+        """Return a mask of the known strings that satisfy the predicate."""
         is_match = np.array([*(bool(predicate(word)) for word in self.words), False], dtype=np.bool_)
         return is_match[self.codes]
 
     def equals(self, *texts: str) -> Mask:
-        """Return a mask of the rows with one of these texts."""
+        """Return a mask of the rows with one of these strings."""
         return self.match(frozenset(texts).__contains__)
 
     def at(self, rows: Rows) -> "Texts":
-        """Return the texts of these rows."""
+        """Return the strings of these rows."""
         return Texts(self.words, self.codes[rows])
 
     def list_distinct(self) -> list[str]:
-        """Return the distinct known texts, in the order of their first row."""
+        """Return the distinct known strings, in order of first appearance."""
         codes, first = np.unique(self.codes, return_index=True)
         return [self.words[code] for code in codes[np.argsort(first)].tolist() if code >= 0]
 
     def map(self, change: Callable[[str], str]) -> "Texts":
-        """Return the texts with another one in place of each word; those of several words may be equal."""
+        """Replace each word; several words may map to the same string."""
         numbers: dict[str, int] = {}
         codes = [numbers.setdefault(change(word), len(numbers)) for word in self.words]
         return Texts(tuple(numbers), np.array([*codes, _NO_TEXT], dtype=np.int64)[self.codes])
 
     def with_text(self, rows: Rows, text: str | None) -> "Texts":
-        """Return the texts with another one in these rows; None is unknown."""
+        """Replace the string in these rows; None is unknown."""
         words = self.words if text is None or text in self.words else (*self.words, text)
         codes = self.codes.copy()
         codes[rows] = _NO_TEXT if text is None else words.index(text)
@@ -140,7 +140,7 @@ Column = npt.NDArray[Any] | OptionalInts | Texts
 
 
 class Columns:
-    """A table: columns of equal length by name, and the number of each row in the whole table."""
+    """A table: named columns of equal length, and each row's number in the original table."""
 
     def __init__(self, columns: Mapping[str, Column], row: Int64s | None = None) -> None:
         self._columns = dict(columns)
@@ -165,7 +165,7 @@ class Columns:
         return self._columns[name]
 
     def ints(self, name: str, missing: int = 0) -> Int64s:
-        """Return a column of integers, with ``missing`` in place of unknown ones."""
+        """Return an integer column, with ``missing`` for unknown values."""
         column = self._columns[name]
         if isinstance(column, OptionalInts):
             return column.values if missing == 0 else np.where(column.known, column.values, missing)
@@ -182,7 +182,7 @@ class Columns:
         return np.ones(self._length, dtype=np.bool_)
 
     def floats(self, name: str) -> Floats:
-        """Return a column of numbers as floats, NaN for unknown ones; too coarse for times since 1970."""
+        """Return a numeric column as floats, NaN for unknown values; too coarse for times since 1970."""
         column = self._columns[name]
         if isinstance(column, OptionalInts):
             return column.to_floats()
@@ -190,53 +190,53 @@ class Columns:
         return column.astype(np.float64, copy=False)
 
     def bools(self, name: str) -> Mask:
-        """Return a column of truth values."""
+        """Return a boolean column."""
         column = self._columns[name]
         assert isinstance(column, np.ndarray)
         return column.astype(np.bool_, copy=False)
 
     def texts(self, name: str) -> Texts:
-        """Return a column of texts."""
+        """Return a string column."""
         column = self._columns[name]
         assert isinstance(column, Texts)
         return column
 
     def at(self, rows: Rows) -> "Columns":
-        """Return these rows: a mask, or places in this table, or a range of them."""
+        """Return these rows, given as a mask, positions in this table, or a range."""
         return Columns({name: _take(each, rows) for name, each in self._columns.items()}, self.row[rows])
 
     def pick(self, names: Iterable[str]) -> "Columns":
-        """Return these columns only."""
+        """Return only these columns."""
         return Columns({name: self._columns[name] for name in names}, self.row)
 
     def group_by(self, *names: str) -> "Groups":
-        """Return the groups of rows with equal values in these columns; numbers must all be known."""
+        """Group rows by equal values in these columns; numbers must all be known."""
         return Groups(*(self._columns[name] for name in names))  # type: ignore[arg-type]
 
     def sort_by(self, *names: str) -> "Columns":
-        """Return the rows in the order of these columns, the first one first; equal rows keep their order."""
+        """Sort the rows by these columns, the first column first; the sort is stable."""
         return self.at(self.group_by(*names).order)
 
     def with_columns(self, **columns: Column) -> "Columns":
-        """Return the table with further columns, or others of the same name."""
+        """Return the table with these columns added or replaced."""
         return Columns(self._columns | columns, self.row)
 
     def renumber(self) -> "Columns":
-        """Return the table with its rows numbered anew: as a whole table, not as a part of another."""
+        """Return the table with its rows renumbered from 0, no longer as a selection of another table."""
         return Columns(self._columns)
 
     @classmethod
     def concat(cls, parts: Sequence["Columns"]) -> "Columns":
-        """Return the rows of several tables with the same columns as one, numbered anew."""
+        """Concatenate tables with the same columns, and renumber the rows."""
         if not parts:
             return cls({})
         return cls({name: concat_columns([part[name] for part in parts]) for name in parts[0].names})
 
     @classmethod
     def from_arrow(cls, table: "pa.Table") -> "Columns":
-        """Return an Arrow table of integers, floats, truth values and texts.
+        """Convert an Arrow table of integers, floats, booleans and strings.
 
-        Integers that may be unknown by the table's schema are :class:`OptionalInts`.
+        Integer columns that are nullable in the table's schema become :class:`OptionalInts`.
         """
         return cls(
             {each.name: _read_arrow(table.column(each.name), nullable=each.nullable) for each in table.schema}
@@ -244,11 +244,11 @@ class Columns:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> "Columns":
-        """Return these values of each row; a column of None only is of texts."""
+        """Build a table from the values of each row; a column with only None becomes a string column."""
         return cls({name: make_column([row[name] for row in rows]) for name in names})
 
     def list_rows(self) -> list[dict[str, Any]]:
-        """Return each row as a dictionary of plain values; None for what is not known."""
+        """Return each row as a dictionary of plain values; None for unknown values."""
         values = [
             [
                 value if is_known else None
@@ -259,7 +259,7 @@ class Columns:
         return [dict(zip(self._columns, row, strict=True)) for row in zip(*values, strict=True)]
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return the table for a user; unknown integers are ``NA``, unknown texts None."""
+        """Return the table as a pandas DataFrame; unknown integers are ``NA``, unknown strings None."""
         import pandas as pd
 
         arrays: dict[str, Any] = {}
@@ -274,15 +274,15 @@ class Columns:
 
 
 class Groups:
-    """Rows with equal keys, one group each, in the order of their sorted keys.
+    """Groups of rows with equal keys, sorted by key.
 
-    ``codes``: the group of each row. ``first``: the place of the first row of each group.
+    ``codes``: each row's group. ``first``: the position of each group's first row.
     """
 
     def __init__(self, *keys: npt.NDArray[Any] | Texts) -> None:
         numbers = [_number_key(key) for key in keys]
         self._length = len(numbers[0])
-        #: Rows by group, in their own order within it.
+        #: Rows sorted by group, in their original order within it.
         self.order: Int64s = np.lexsort(numbers[::-1]).astype(np.int64) if numbers else np.arange(0)
         changes = np.zeros(max(0, self._length - 1), dtype=np.bool_)
         for number in numbers:
@@ -301,7 +301,7 @@ class Groups:
         return np.diff(np.append(self.starts, self._length))
 
     def split(self) -> list[Int64s]:
-        """Return the places of the rows of each group."""
+        """Return the row positions of each group."""
         return np.split(self.order, self.starts[1:]) if len(self.starts) else []
 
     def sum(self, values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
@@ -309,11 +309,11 @@ class Groups:
         return self._reduce(np.add, values)
 
     def min(self, values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
-        """Return the least value of each group."""
+        """Return the minimum of each group."""
         return self._reduce(np.minimum, values)
 
     def max(self, values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
-        """Return the greatest value of each group."""
+        """Return the maximum of each group."""
         return self._reduce(np.maximum, values)
 
     def mean(self, values: npt.NDArray[Any]) -> Floats:
@@ -328,7 +328,7 @@ class Groups:
         return (ordered[low] + ordered[high]) / 2
 
     def cumsum(self, values: Int64s) -> Int64s:
-        """Return for each row the sum of the values of its group up to this row."""
+        """Return the running sum within each row's group."""
         totals = np.cumsum(values[self.order])
         before = (totals - values[self.order])[self.starts]
         sums = np.empty(self._length, dtype=np.int64)
@@ -336,7 +336,7 @@ class Groups:
         return sums
 
     def find_previous(self) -> Int64s:
-        """Return for each row the place of the row before it in its group; -1 for the first one."""
+        """Return the position of the previous row in each row's group; -1 for the group's first row."""
         previous = np.full(self._length, -1, dtype=np.int64)
         previous[self.order[1:]] = self.order[:-1]
         previous[self.first] = -1
@@ -353,7 +353,7 @@ class Groups:
 
 
 def make_column(values: Sequence[Any]) -> Column:
-    """Return texts, or numbers of one kind, as a column; None is unknown."""
+    """Make a column from strings or from numbers of one kind; None is unknown."""
     known = [value for value in values if value is not None]
     if all(isinstance(value, str) for value in known):
         return Texts.of(values)
@@ -365,7 +365,9 @@ def make_column(values: Sequence[Any]) -> Column:
 
 
 def find_places(wanted: Sequence[npt.NDArray[Any]], among: Sequence[npt.NDArray[Any]]) -> Int64s:
-    """Return for each row of ``wanted`` the place of that with equal keys in ``among``; -1 if none has."""
+    """Return, for each row of ``wanted``, the position of the row in ``among`` with equal keys; -1 if there
+    is none.
+    """
     keys = Groups(*(np.concatenate(pair) for pair in zip(among, wanted, strict=True)))
     count = len(among[0])
     places = np.full(len(keys), -1, dtype=np.int64)
@@ -374,7 +376,7 @@ def find_places(wanted: Sequence[npt.NDArray[Any]], among: Sequence[npt.NDArray[
 
 
 def concat_columns(parts: Sequence[Column]) -> Column:
-    """Return the values of several columns of one kind, one after another."""
+    """Concatenate columns of one kind."""
     first = parts[0]
     if isinstance(first, OptionalInts) or any(isinstance(part, OptionalInts) for part in parts):
         values = [part.values if isinstance(part, OptionalInts) else np.asarray(part) for part in parts]
@@ -399,7 +401,7 @@ def _take(column: Column, rows: Rows) -> Column:
 
 
 def _number_key(key: npt.NDArray[Any] | Texts) -> npt.NDArray[Any]:
-    """Return numbers that sort as the keys do; an unknown text comes first."""
+    """Return numbers that sort like the keys; an unknown string comes first."""
     if not isinstance(key, Texts):
         return key
     order = sorted(range(len(key.words)), key=key.words.__getitem__)

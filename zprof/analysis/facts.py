@@ -1,4 +1,4 @@
-"""Describe what was recorded, from the manifests; infer the engine, and the roles of groups, from names.
+"""Describe what was recorded, from the manifests; infer the engine and group roles from names.
 
 The engine is inferred if the program did not declare it. Torch meshes ("mesh_tp"), Megatron
 ("TENSOR_MODEL_PARALLEL_GROUP") and DeepSpeed name their groups; most others have no name.
@@ -13,15 +13,15 @@ from zprof.model.report import RunFacts
 from zprof.model.training import Engine, EngineSetting, SettingEffect, TrainingFacts
 from zprof.run.reader import Run
 
-#: Environment variables that slow a program, and the values that do: each collective is checked on all ranks
-#: first, or the host waits for each kernel or collective.
+#: Environment variables that slow a program, and the values that do so: each collective is first checked on
+#: all ranks, or the host waits for each kernel or collective.
 _SLOWING_VARIABLES: Mapping[str, frozenset[str]] = {
     "CUDA_LAUNCH_BLOCKING": frozenset({"1"}),
     "TORCH_DISTRIBUTED_DEBUG": frozenset({"DETAIL"}),
     "NCCL_BLOCKING_WAIT": frozenset({"1"}),
     "TORCH_NCCL_BLOCKING_WAIT": frozenset({"1"}),
 }
-#: Names that only this engine writes, most specific engine first: an engine may use parts of a later one.
+#: Names that only one engine writes, most specific engine first: an engine may use parts of a later one.
 _NAMES = (
     (
         Engine.DEEPSPEED,
@@ -39,7 +39,7 @@ _MAX_NAME = 200
 
 
 def describe_run(run: Run) -> RunFacts:
-    """Return the facts of a run without reading any table."""
+    """Return a run's facts without reading any table."""
     manifest, ranks = run.manifest, run.rank_manifests.values()
     slowing = [
         EngineSetting(name=name, value=manifest.environment[name], effect=SettingEffect.SYNCHRONISES)
@@ -63,7 +63,7 @@ def describe_run(run: Run) -> RunFacts:
 
 
 def read_declared_engine(facts: TrainingFacts) -> Engine | None:
-    """Return the engine that the facts declare, None if they name no known one."""
+    """Return the engine declared in the facts, None if it is not a known one."""
     engine = facts.engine.lower()
     if engine in (Engine.DDP, Engine.PYTORCH) and facts.stage == 1:
         return Engine.ZERO1
@@ -71,7 +71,7 @@ def read_declared_engine(facts: TrainingFacts) -> Engine | None:
 
 
 def find_engine(run: Run) -> Engine | None:
-    """Return the declared engine, else the one that the events of the first timed rank name, else None."""
+    """Return the declared engine, else the engine found in the first timed rank's events, else None."""
     declared = read_declared_engine(run.manifest.training)
     rank = next((each for each in run.ranks if run.has_table(each, "events")), None)
     if declared is not None or rank is None:
@@ -87,7 +87,7 @@ def find_engine(run: Run) -> Engine | None:
 
 
 class GroupRole(StrEnum):
-    """What the ranks of a group share or split."""
+    """What a group's ranks share or split."""
 
     REPLICA = "replica"
     EXPERT = "expert"
@@ -97,7 +97,7 @@ class GroupRole(StrEnum):
     DATA = "data"
 
 
-#: The first match counts: an expert group that is also a tensor group is one of experts.
+#: The first match counts: a group of both experts and tensors is an expert group.
 _ROLES_BY_WORD = (
     (frozenset({"replicate", "replica", "replicas"}), GroupRole.REPLICA),
     (frozenset({"ep", "expert", "experts"}), GroupRole.EXPERT),
@@ -110,6 +110,6 @@ _WORD = re.compile(r"[a-z]+")
 
 
 def find_role(description: str) -> GroupRole | None:
-    """Return the role that the name of a group tells; None if it tells none."""
+    """Return the role that a group's name implies; None if it implies none."""
     words = frozenset(_WORD.findall(description.lower()))
     return next((role for names, role in _ROLES_BY_WORD if words & names), None)

@@ -1,10 +1,9 @@
-"""Find where step time and memory changed between a run and its baseline, also at equal work.
+"""Find where step time and memory changed between a run and its baseline, as measured and at equal work.
 
-Ledger: the mean over ranks of each term, b minus a, in integer nanoseconds; rounding goes to
-``unexplained_ns``, so that the terms sum exactly to the change of the mean wall time. Step time: percentile
-bootstrap over the steps of each run (10 000 resamples, seed 0), 95 % interval of mean(b) - mean(a); the
-spread is corrected by sqrt(n/(n-1)) for small n. Equal work: b's step times are multiplied by the ratio of
-tokens (or samples) per rank, a to b.
+Ledger: each term's mean over ranks, b minus a, in integer nanoseconds; rounding goes to ``unexplained_ns``,
+so the terms sum exactly to the change of the mean wall time. Step time: percentile bootstrap over each run's
+steps (10 000 resamples, seed 0), 95 % interval of mean(b) - mean(a); the spread is corrected by sqrt(n/(n-1))
+for small n. Equal work: b's step times are multiplied by the ratio of tokens (or samples) per rank, a / b.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ from zprof.model.tenants import Tenant
 from zprof.model.time import LEDGER_TERMS, RankTime, mean_over_ranks
 
 Samples = npt.NDArray[np.float64]
-#: The lowest and the highest difference that noise explains.
+#: The lowest and highest difference that noise explains.
 Interval = tuple[float, float]
 _RESAMPLES = 10_000
 _SEED = 0
@@ -44,7 +43,7 @@ def compute_bootstrap_interval(a: Samples, b: Samples) -> tuple[int, int]:
 def compute_difference_interval(a: Samples, b: Samples, confidence: float) -> Interval:
     """Return the interval of mean(b) - mean(a) for a ``confidence`` in (0, 1); neither may be empty.
 
-    A single sample has no variation.
+    A single sample is treated as having no variation.
     """
     generator = np.random.default_rng(_SEED)
     difference = _resample_means(b, generator) - _resample_means(a, generator)
@@ -61,18 +60,18 @@ def _resample_means(sample: Samples, generator: np.random.Generator) -> Samples:
 
 
 def compute_range(a: Samples, b: Samples) -> Interval:
-    """Return the differences b - a of all pairs of steps, widened by how far the steps of each lie apart.
+    """Return the range of b - a over all pairs of steps, widened by the spread of each run's steps.
 
-    For 2 to 4 steps, too few for an interval. Of two equal normal distributions the range lies on one side of
-    0 with a probability of 2 x 3.3 % for two steps each, 2 x 0.1 % for three, 2 x 0.005 % for four
-    (simulated).
+    For 2 to 4 steps, too few for an interval. For two equal normal distributions, the range lies entirely on
+    one side of 0 with a probability of 2 x 3.3 % for two steps each, 2 x 0.1 % for three, 2 x 0.005 % for
+    four (simulated).
     """
     widening = float(np.ptp(a) + np.ptp(b))
     return float(b.min() - a.max()) - widening, float(b.max() - a.min()) + widening
 
 
 def ratio_samples(parts: Samples, wholes: Samples) -> Samples:
-    """Return one sample per step, with mean sum(parts) / sum(wholes) and the variation of that ratio.
+    """Return one sample per step, with the mean and the variation of sum(parts) / sum(wholes).
 
     Linearized: a step shifts the ratio of sums by (part - ratio * whole) / mean(whole).
     """
@@ -87,7 +86,7 @@ def find_side(interval: Interval, threshold: float = 0.0) -> int:
 
 
 def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
-    """Return ``b`` (this run) minus ``a`` (its baseline); None if neither time nor memory is comparable."""
+    """Compare ``b`` (this run) with ``a`` (its baseline); None if neither time nor memory is comparable."""
     timed = _find_time_mismatch(a, b) is None
     memory = subtract_memory(a.memory.per_rank, b.memory.per_rank)
     if not timed and not memory:
@@ -121,7 +120,7 @@ def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
 
 
 def compute_ledger_delta(comparison: Comparison) -> Mapping[str, float]:
-    """Return the change of each ledger term in ns, at equal work if that is known."""
+    """Return the change of each ledger term in ns, at equal work if the work of both runs is known."""
     times, work, before = comparison.step_time, comparison.equal_work, comparison.baseline_time
     if times is None or work is None or not before:
         return comparison.ledger_delta
@@ -131,7 +130,7 @@ def compute_ledger_delta(comparison: Comparison) -> Mapping[str, float]:
 
 
 def find_comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
-    """Return the gaps of the comparison, followed by those of the baseline."""
+    """Return the comparison's gaps, followed by the baseline's."""
     time_mismatch = _find_time_mismatch(a, b)
     if time_mismatch is not None:
         return (time_mismatch, *list_baseline_gaps(a, b))
@@ -150,7 +149,7 @@ def find_comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
 
 
 def list_baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
-    """Return the gaps of the baseline that this run does not also have."""
+    """Return the baseline's gaps that this run does not share."""
     return tuple(
         make_gap("baseline_gap", rank=gap.rank, what=gap.what, reason=gap.reason, remedy=gap.remedy)
         for gap in a.gaps
@@ -159,7 +158,7 @@ def list_baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
 
 
 def _find_time_mismatch(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
-    """Return a gap if the times of the two runs cannot be compared, else None."""
+    """Return a gap if the runs' times cannot be compared, else None."""
     untimed_runs = [run.run.name for run in (a, b) if not len(run.steps) or not run.time.per_rank]
     single_interval_runs = [run for run in (a, b) if _is_single_interval(run)]
     counts = [len(run.run.steps) for run in single_interval_runs]
@@ -196,7 +195,7 @@ def _subtract_ledgers(a: tuple[RankTime, ...], b: tuple[RankTime, ...]) -> dict[
 def subtract_memory(a: tuple[RankMemory, ...], b: tuple[RankMemory, ...]) -> dict[str, int | None]:
     """Return the change of each tenant, the untagged bytes and the peak, from each run's maximum over ranks.
 
-    Empty if memory was not measured in either run; None for a tenant that is unknown on a rank of either.
+    Empty if either run lacks memory; None for a tenant that is unknown on any rank of either run.
     """
     if not a or not b:
         return {}
@@ -206,7 +205,7 @@ def subtract_memory(a: tuple[RankMemory, ...], b: tuple[RankMemory, ...]) -> dic
 
 
 def _mean_step_times(steps: Columns) -> Samples:
-    """Return the duration of each step in nanoseconds: the mean over the ranks that ran it."""
+    """Return each step's duration in nanoseconds: the mean over the ranks that ran it."""
     return Groups(steps.ints("step")).mean(steps.ints("wall_ns")) if len(steps) else np.empty(0)
 
 
@@ -218,7 +217,7 @@ def _max_over_ranks(ranks: tuple[RankMemory, ...]) -> Mapping[str, int]:
 
 
 def _scale_to_equal_work(a: RunAnalysis, b: RunAnalysis) -> EqualWork | None:
-    """Return ``b`` scaled to the work per rank and step of ``a``; None if the work of either is unknown."""
+    """Return ``b`` scaled to ``a``'s work per rank and step; None if either run's work is unknown."""
     known = _find_common_work(a, b)
     if known is None:
         return None

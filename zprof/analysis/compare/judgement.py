@@ -1,10 +1,10 @@
 """Judge the change of one number between two runs: better, worse, noise, or not judged.
 
-A change counts if its whole interval lies on one side of a threshold: of 0 in a comparison, of the allowed
-change for a limit. Bytes and counts are exact, so a difference of one byte counts. Times vary from step to
-step: the step time has its own interval; any other time must change by more than the uncertainty of the step
-time (half its interval, or the noise floor if that is larger). The hidden share has its own bootstrap
-interval. Fits, samples, bounds and rates have no interval and are not judged.
+A change counts if its whole interval lies on one side of a threshold: 0 in a comparison, the allowed change
+for a limit. Bytes and counts are exact, so a difference of one byte counts. Times vary from step to step: the
+step time has its own interval; any other time must change by more than the step time's uncertainty (half its
+interval, or the noise floor if larger). The hidden share has its own bootstrap interval. Fits, samples,
+bounds and rates have no interval and are not judged.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,16 +23,16 @@ from zprof.model.quantities import Better, Bound, Unit, parse_path
 from zprof.model.report import WORK_SETTINGS, Comparison, Report
 from zprof.model.time import SPLIT_BOUNDS, RankTime, bound_over_ranks, has_unsplit_wait
 
-#: A step is slower from this change on, if its interval lies above zero.
+#: Minimum relative change of a slower step; its interval must also lie above zero.
 MIN_SLOWER_RATIO = 0.02
-#: A step is as fast as before if the interval of its change stays below this.
+#: A step is as fast as before if the interval of its relative change stays below this.
 MAX_UNCHANGED_RATIO = 0.05
 
 
 class Uncertainty(Struct, frozen=True, kw_only=True):
     """Uncertainty of step times: the largest difference that noise explains.
 
-    ``times_ns``: None if unknown, with the reason in ``reason``.
+    ``times_ns`` is None if unknown; ``reason`` says why.
     """
 
     times_ns: float | None
@@ -42,7 +42,7 @@ class Uncertainty(Struct, frozen=True, kw_only=True):
 def judge_row(
     row: ComparedRow, uncertainty: Uncertainty, *, own: Interval | None = None, is_bound: bool = False
 ) -> Judgement:
-    """Judge a row: b compared with a.
+    """Judge a row: b against a.
 
     Args:
         row: The row with both values.
@@ -91,7 +91,7 @@ class Obstacle(StrEnum):
 
 
 def find_obstacle(comparison: Comparison, gaps: Sequence[Gap]) -> Obstacle | None:
-    """Return why the step times cannot be judged, None if they can."""
+    """Return why the step times cannot be judged, None if they can be."""
     if any(gap.kind is GapKind.NO_INTERVAL for gap in gaps):
         return Obstacle.FEW_STEPS
     if comparison.equal_work is None and any(entry.key in WORK_SETTINGS for entry in comparison.differences):
@@ -100,9 +100,9 @@ def find_obstacle(comparison: Comparison, gaps: Sequence[Gap]) -> Obstacle | Non
 
 
 def find_uncertainty(report: Report, *, per_token: bool = False) -> Uncertainty:
-    """Return the uncertainty of the step times of this report and its baseline.
+    """Return the uncertainty of the step times in this report and its baseline.
 
-    ``per_token``: return the uncertainty of times at equal work instead.
+    ``per_token``: return the uncertainty at equal work instead.
     """
     comparison = report.comparison
     if comparison is None or comparison.step_time is None:
@@ -126,25 +126,25 @@ def find_uncertainty(report: Report, *, per_token: bool = False) -> Uncertainty:
     return Uncertainty(times_ns=max((high - low) / 2, *noise_ns))
 
 
-#: Waits and transfers, exposed or hidden: bounds only if they could not be told apart.
+#: Waits and transfers, exposed or hidden: only bounds if the two could not be told apart.
 _ALL_WAITS = {"wait_ns": "wait_ns", "wait_per_rank_ns": "wait_ns", "transfer_ns": "transfer_ns"}
-#: Terms of the ledger that other exposed times are bounded like.
+#: Ledger terms whose bounds also apply to these exposed times.
 _EXPOSED_TERMS = {"exposed_wait_per_rank_ns": "exposed_wait_ns", "exposed_ns": "exposed_memcpy_ns"}
-#: Sections with fitted times, clocks, or sums over other ranks: the step time's uncertainty does not apply.
+#: Sections with fits, clocks, or sums over other ranks, to which the step time's uncertainty does not apply.
 _WITHOUT_STEP_INTERVAL = (SectionKind.LINK, SectionKind.CLOCKS, SectionKind.LATE)
 _HIDDEN_SHARE = "overlap_ratio"
 
-#: The timed steps of a and b, one row per rank and step.
+#: The timed steps of a and of b, one row per rank and step.
 StepTables = tuple[Columns, Columns]
 
 
 def make_judge(
     report: Report, steps: StepTables | None, *, per_work: bool = False
 ) -> Callable[[RowPlace], JudgedRow]:
-    """Return a function that judges one row; ``report`` is that on b with a as its baseline.
+    """Return a function that judges one row; ``report`` is b's report with a as its baseline.
 
-    ``steps``: None leaves out the intervals from single steps. ``per_work``: judge step times per token or
-    sample, summed over all ranks; both runs' work must be known.
+    Without ``steps``, intervals that need single steps are left out. ``per_work``: judge step times per token
+    or sample, summed over all ranks; both runs' work must be known.
     """
     uncertainty = find_uncertainty(report, per_token=per_work)
     if steps is not None and (not _has_intervals(report) or not all(map(len, steps))):
@@ -169,7 +169,7 @@ def make_judge(
                 own = comparison.equal_work.ci95
                 times = find_uncertainty(report, per_token=True)
         judgement = judge_row(row, times, own=own, is_bound=is_bound)
-        # Less of a collective that only one side uses is no improvement.
+        # Less time in a collective that only one side uses is not an improvement.
         is_one_sided = kind is SectionKind.COLLECTIVE and any(
             each.name == "count" and (not each.a) != (not each.b) for each in place.section.rows
         )
@@ -189,7 +189,7 @@ def make_judge(
 
 
 def _explain_unjudged(row: ComparedRow, uncertainty: Uncertainty) -> str:
-    """Return why a value that varies from step to step has no uncertainty, "" if it has one or never has."""
+    """Return why a value that varies between steps has no uncertainty, "" if it has one or needs none."""
     varies = (row.unit == "ns" or row.name == _HIDDEN_SHARE) and has_interval(row)
     return uncertainty.reason if varies and uncertainty.times_ns is None else ""
 
@@ -240,7 +240,7 @@ def _list_known(ranks: Sequence[RankTime], name: str) -> list[float]:
 
 
 def _find_bound(report: Report, place: RowPlace, *, after: bool) -> Bound:
-    """Return the bound of one side's number; a row of one rank uses that rank's."""
+    """Return the bound of one side's number; a row about one rank uses that rank's bound."""
     comparison, name = report.comparison, place.row.name
     if comparison is None:
         return Bound.EXACT
@@ -256,7 +256,7 @@ def _find_bound(report: Report, place: RowPlace, *, after: bool) -> Bound:
 
 
 def _is_bound(report: Report, place: RowPlace, bounds: tuple[Bound, Bound]) -> bool:
-    """Return True if either side's number is a lower or upper bound; of memory, if any rank's is."""
+    """Return True if either side's number is a lower or upper bound; for memory, if any rank's is."""
     comparison = report.comparison
     if comparison is not None and place.section.kind is SectionKind.MEMORY:
         return any(rank.bounds for rank in (*report.memory.per_rank, *comparison.baseline_memory))
@@ -266,8 +266,8 @@ def _is_bound(report: Report, place: RowPlace, bounds: tuple[Bound, Bound]) -> b
 def _find_share_interval(report: Report, place: RowPlace, steps: StepTables | None) -> Interval | None:
     """Return the 95 % interval of b's hidden share minus a's, or None.
 
-    The steps of each run are resampled independently, as for the step time. None if this row is not a hidden
-    share, shares are upper bounds, or a run has fewer than `MIN_STEPS` steps with collectives.
+    Each run's steps are resampled independently, as for the step time. None if this row is not a hidden
+    share, if shares are upper bounds, or if a run has fewer than `MIN_STEPS` steps with collectives.
     """
     is_share = place.row.name == _HIDDEN_SHARE and place.section.kind in (SectionKind.STEP, SectionKind.RANK)
     comparison = report.comparison
@@ -289,11 +289,11 @@ def _find_share_interval(report: Report, place: RowPlace, steps: StepTables | No
 def _find_term_interval(
     report: Report, place: RowPlace, steps: StepTables | None, scales: tuple[float, float] = (1.0, 1.0)
 ) -> Interval | None:
-    """Return the 95 % interval of b's time of this ledger term minus a's, in ns, from the single steps.
+    """Return the 95 % interval of this ledger term's change from a to b, in ns, from single steps.
 
-    It is no narrower than the noise floor on either side of the change. None if the row is not a term of a
-    step, of all ranks or of one, or if a run has fewer than `MIN_STEPS` steps. ``scales``: what a's and b's
-    times are multiplied by, such as ranks per token.
+    It extends at least the noise floor to either side of the change. None if the row is not a ledger term (of
+    one rank or all), or if a run has fewer than `MIN_STEPS` steps. ``scales``: factors for a's and b's times,
+    such as ranks per token.
     """
     comparison, name, kind = report.comparison, place.row.name, place.section.kind
     is_total = kind is SectionKind.STEP and name == "wall_ns"
@@ -313,12 +313,12 @@ def _find_term_interval(
 
 
 def _select_rank(steps: Columns, rank: int | None) -> Columns:
-    """Return the steps of one rank, or of all if None."""
+    """Return the steps of one rank, or of all ranks if None."""
     return steps if rank is None else steps.at(steps.ints("rank") == rank)
 
 
 class StepChange(Struct, frozen=True, kw_only=True):
-    """Change of the step time relative to a's, as measured or at equal work, and the ends of its interval."""
+    """Relative change of the step time, as measured or at equal work, and the ends of its interval."""
 
     ratio: float
     low: float
@@ -326,7 +326,7 @@ class StepChange(Struct, frozen=True, kw_only=True):
 
 
 def judge_step_time(comparison: Comparison) -> tuple[Judgement, StepChange]:
-    """Judge the step time of b, at equal work if that differs; both runs must be timed.
+    """Judge b's step time, at equal work if the work differs; both runs must be timed.
 
     ``WORSE``: at least 2 % longer, and the interval lies above zero. ``SAME``: the interval stays below +5 %,
     which includes a shorter step. Else ``NOISE``.
@@ -344,7 +344,7 @@ def judge_step_time(comparison: Comparison) -> tuple[Judgement, StepChange]:
 
 
 def is_beyond(current: Figure, allowed: Figure, sense: Sense) -> bool:
-    """Return True if the measured value is beyond what is allowed, ignoring uncertainty."""
+    """Return True if the measured value exceeds the allowed change, ignoring uncertainty."""
     return current.value > allowed.value if sense is Sense.AT_MOST else current.value < allowed.value
 
 
@@ -356,9 +356,10 @@ def is_within(
     interval: Interval | None = None,
     allowed_change: float = 0.0,
 ) -> bool | None:
-    """Return True if ``current`` is within what is allowed, None if a bound leaves it undecided.
+    """Return True if ``current`` is within the limit, None if a bound leaves it undecided.
 
-    ``interval``: of the change of a sample, which is beyond ``allowed_change`` only if all of it is.
+    ``interval``: the interval of a sampled change, which exceeds ``allowed_change`` only if the whole
+    interval does.
     """
     is_upper = sense is Sense.AT_MOST
     if interval is None:

@@ -1,4 +1,4 @@
-"""Put the figures of two runs side by side: time, memory, kernels, findings and settings as rows of both."""
+"""Put the figures of two runs side by side: rows of time, memory, kernels, findings and settings."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -37,7 +37,7 @@ _TIME, _COLLECTIVE, _MEMORY = "time.per_rank[]", "time.collectives[]", "memory.p
 _MEMORY_FIELDS = ("untagged_bytes", "peak_bytes", "reserved_unused_bytes", "non_pytorch_bytes")
 _MANIFEST_FIELDS = ("zprof_version", "source", "world_size", "device", "backend")
 _MAX_LISTED = 12
-#: Value of a variable that is absent from a recorded environment.
+#: Value of a variable missing from a recorded environment.
 _NOT_SET = "not set"
 _T = TypeVar("_T")
 
@@ -126,7 +126,7 @@ def _make_rank_sections(a: Time, b: Time) -> Iterator[ComparedSection]:
 
 
 def _make_collective_sections(a: Report, b: Report) -> Iterator[ComparedSection]:
-    """Yield one section per kind and group; if a timed run lacks the kind, its sums are 0, not unknown."""
+    """Yield one section per kind and group; a timed run without the kind has sums of 0, not unknown."""
     absent = 0 if a.time.per_rank and b.time.per_rank else None
     sums_when_absent = dict.fromkeys(_SUMMED, absent)
     pairs = _pair_by_key(_merge_kinds(a), _merge_kinds(b), lambda entry: entry[0])
@@ -148,9 +148,9 @@ def _make_collective_sections(a: Report, b: Report) -> Iterator[ComparedSection]
 
 
 def _merge_kinds(report: Report) -> list[tuple[tuple[str, str], CollectiveTime, str]]:
-    """Return kind and group, the sums over all data types, and the names of these.
+    """Return kind and group, the sums over all data types, and the data type names.
 
-    Delays and bandwidths are those of the data type with the most bytes.
+    Delays and bandwidths come from the data type with the most bytes.
     """
     groups: dict[tuple[str, str], list[CollectiveTime]] = {}
     for entry in report.time.collectives:
@@ -165,7 +165,7 @@ def _merge_kinds(report: Report) -> list[tuple[tuple[str, str], CollectiveTime, 
 
 
 def _label_group(entry: CollectiveTime, report: Report) -> str:
-    """Return a label that is the same for all groups of all ranks, even in jobs of different sizes."""
+    """Return a label; a group of all ranks has the same label in jobs of different sizes."""
     return _ALL_RANKS if 0 < entry.group_size == report.run.world_size else f"group {entry.group}"
 
 
@@ -199,7 +199,7 @@ def _make_late_rank_sections(a: Time, b: Time) -> Iterator[ComparedSection]:
 
 
 def build_memory_section(a: Report, b: Report) -> ComparedSection:
-    """Return the maximum over ranks of each tenant, at each rank's peak."""
+    """Return each tenant's maximum over ranks, at each rank's peak."""
     sides = (a.memory.per_rank, b.memory.per_rank)
     rows = []
     for tenant in DISPLAY_ORDER:
@@ -218,7 +218,7 @@ def build_memory_section(a: Report, b: Report) -> ComparedSection:
 
 
 def build_kernel_section(a: RunAnalysis, b: RunAnalysis) -> ComparedSection:
-    """Return the time per step of each kernel (CPU ranks: operator); 0 if only the other run has it."""
+    """Return each kernel's time per step (CPU ranks: each operator's); 0 if only the other run has it."""
     before, after = _sum_kernel_times(a), _sum_kernel_times(b)
     names = sorted(
         dict.fromkeys([*before, *after]), key=lambda name: -max(before.get(name, 0), after.get(name, 0))
@@ -246,7 +246,7 @@ def _sum_kernel_times(run: RunAnalysis) -> dict[str, int]:
 
 
 def build_finding_section(a: Report, b: Report) -> ComparedSection:
-    """Return the saving of each cause in each run; "not found" if tested without a finding."""
+    """Return each cause's saving in each run; "not found" if tested without a finding."""
     causes = {finding.cause: finding.id for report in (b, a) for finding in report.findings}
     rows = [
         ComparedRow(
@@ -274,7 +274,7 @@ def _describe_finding(cause: str, report: Report) -> str | None:
 
 
 def list_settings(a: Run, b: Run) -> tuple[Setting, ...]:
-    """Return every setting of either run; None if it is unknown in a run."""
+    """Return every setting of either run; None where a run does not state it."""
     sides = (_read_settings(a), _read_settings(b))
     absent = [_NOT_SET if run.manifest.environment else None for run in (a, b)]
     return tuple(
@@ -310,7 +310,7 @@ def _to_text(value: object) -> str | None:
 
 
 def _format_numbers(numbers: "tuple[int, ...] | list[int]") -> str | None:
-    """Return ``0-7`` for consecutive numbers, else the numbers themselves."""
+    """Return ``0-7`` for consecutive numbers, else the list of numbers."""
     if not numbers:
         return None
     low, high = min(numbers), max(numbers)
@@ -323,7 +323,7 @@ def _format_numbers(numbers: "tuple[int, ...] | list[int]") -> str | None:
 def _make_rows(
     stem: str, a: object | None, b: object | None, names: Sequence[str]
 ) -> tuple[ComparedRow, ...]:
-    """Return rows of the attributes of two entries of ``stem``; those of a missing entry are unknown."""
+    """Return one row per attribute of two entries of ``stem``; a missing entry's values are unknown."""
     return tuple(_make_row(stem, name, getattr(a, name, None), getattr(b, name, None)) for name in names)
 
 
@@ -344,9 +344,9 @@ def _mean_value(items: Sequence[object], name: str) -> ComparedValue:
 def _pair_by_key(
     a: Iterable[_T], b: Iterable[_T], key: Callable[[_T], Any]
 ) -> list[tuple[Any, _T | None, _T | None]]:
-    """Pair the items of both sides by key: those of ``a`` in their order, then those only in ``b``.
+    """Pair items by key: ``a``'s in their order, then those only in ``b``.
 
-    The first of several items with a key counts.
+    Of several items with the same key, the first counts.
     """
     before: dict[Any, _T] = {}
     after: dict[Any, _T] = {}
