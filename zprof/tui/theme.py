@@ -13,6 +13,7 @@ from msgspec import Struct
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 from textual.app import App
 from textual.await_complete import AwaitComplete
 from textual.color import Color
@@ -21,6 +22,7 @@ from textual.css.query import NoMatches
 from textual.events import Event, Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
+from textual.widget import Widget
 from textual.worker import WorkerFailed
 
 from zprof.base.errors import BadInput
@@ -178,6 +180,47 @@ def get_look(app: object) -> Look:
     if getattr(app, "mono", False):
         return Look.MONO
     return Look.DARK if getattr(app, "is_dark", True) else Look.LIGHT
+
+
+class Pen(Struct, frozen=True, kw_only=True):
+    """How a widget draws: colour scheme, ASCII or glyphs, whether it has the focus, its own style below."""
+
+    look: Look
+    ascii_only: bool
+    focused: bool
+    ground: Style = Style()
+
+    @classmethod
+    def for_widget(cls, widget: Widget) -> "Pen":
+        """Return the settings for a widget in its current state."""
+        app = widget.app
+        ascii_only = bool(getattr(app, "ascii_only", False))
+        return cls(
+            look=get_look(app), ascii_only=ascii_only, focused=widget.has_focus, ground=widget.rich_style
+        )
+
+    @property
+    def head_style(self) -> str:
+        """Style of a headline."""
+        return "bold reverse" if self.focused else "bold"
+
+    @property
+    def muted(self) -> Style:
+        """Style of secondary text on the ground."""
+        return self.style_for(MARKS[Mark.MUTED])
+
+    def pick(self, glyph: str, letter: str) -> str:
+        """Return the glyph, or the letter in ASCII mode."""
+        return letter if self.ascii_only else glyph
+
+    def start_headline(self) -> Text:
+        """Return the start of a headline, with a mark if the widget has the focus."""
+        return Text(self.pick("▸", ">") if self.focused else " ", style="bold", no_wrap=True, end="")
+
+    def style_for(self, paint: Paint | None) -> Style:
+        """Return the style of a paint on the ground."""
+        colour = paint.colour(self.look) if paint else ""
+        return self.ground + Style.parse(colour) if colour else self.ground
 
 
 def resolve_theme(name: str) -> str:

@@ -5,7 +5,6 @@ Only what fits on the screen is computed.
 
 from typing import ClassVar
 
-from msgspec import Struct
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -16,76 +15,17 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from zprof.model.quantities import Value
-from zprof.reports.table import Cell, Column, Kind, Mark, Row, Table
+from zprof.reports.table import Cell, Column, Kind, Row, Table
 from zprof.tui.heat_grid import Cursor, HeatGrid, HeatPage, build_heat_page
 from zprof.tui.keys import Where, bindings
-from zprof.tui.theme import HEAT, HEAT_GLYPHS, MARKS, Look, get_look
+from zprof.tui.theme import HEAT, HEAT_GLYPHS, Look, Pen
 
 _UNKNOWN, _OUTLIER, _DOT = "?", "!", "·"
 #: Lowest level of the colour ramp with black text on a cell.
 _FIRST_BRIGHT_LEVEL = 5
 _MIN_FRAME_WIDTH = 2
 _MIN_GAP_WIDTH = 3
-
-
-class HeatPaint(Struct, frozen=True, kw_only=True):
-    """Draws the colour ramp in a colour scheme."""
-
-    look: Look
-    ascii_only: bool = False
-
-    def cell(self, level: int, *, far: bool, width: int, focused: bool) -> list[Segment]:
-        """Draw one cell: ``?`` if unknown, ``!`` if far above the rest, in brackets if focused.
-
-        A focused cell that is too narrow for brackets, or has no colour, is shown in reverse.
-        """
-        gap = 1 if width >= _MIN_GAP_WIDTH else 0
-        fill = width - gap
-        text = self._glyph(level) * fill
-        if far:
-            middle = (fill - 1) // 2
-            text = text[:middle] + _OUTLIER + text[middle + 1 :]
-        is_framed = focused and fill >= _MIN_FRAME_WIDTH
-        if is_framed:
-            text = f"[{text[1:-1]}]"
-        is_plain = self.look is Look.MONO or level < 0
-        parts = [
-            Segment(text, self._style(level, bold=focused, reverse=focused and (is_plain or not is_framed)))
-        ]
-        return [*parts, Segment(" ")] if gap else parts
-
-    def scale(self) -> list[Segment]:
-        """Draw all levels of the ramp."""
-        return [Segment(self._glyph(level), self._style(level)) for level in range(len(HEAT))]
-
-    def plain(self, text: str) -> Segment:
-        """Return unstyled text."""
-        return Segment(text)
-
-    def bold(self, text: str) -> Segment:
-        """Return text in bold, for the focused item."""
-        return Segment(text, Style(bold=True))
-
-    def muted(self, text: str) -> Segment:
-        """Return muted text, for secondary facts."""
-        colour = MARKS[Mark.MUTED].colour(self.look)
-        return Segment(text, Style(color=colour) if colour else Style())
-
-    def _glyph(self, level: int) -> str:
-        if level < 0:
-            return _UNKNOWN
-        if self.look is not Look.MONO and not self.ascii_only:
-            return " "
-        glyph = HEAT_GLYPHS[level]
-        return "." if self.ascii_only and glyph == _DOT else glyph
-
-    def _style(self, level: int, *, bold: bool = False, reverse: bool = False) -> Style:
-        if self.look is Look.MONO or level < 0:
-            return Style(bold=bold, reverse=reverse)
-        text_colour = "#000000" if level >= _FIRST_BRIGHT_LEVEL else "#FFFFFF"
-        return Style(color=text_colour, bgcolor=HEAT[level], bold=bold, reverse=reverse)
-
-
+_BOLD = Style(bold=True)
 #: Lines in addition to the rows: steps above, the focused number and the scale below.
 _FRAME = 3
 #: Lines of the terminal outside a screen's body: titles, status, keys.
@@ -194,50 +134,55 @@ class HeatView(Widget):
         if self.grid is None or not self.size.width:
             return Strip.blank(self.size.width, self.rich_style)
         page = self.get_page()
-        paint = HeatPaint(look=get_look(self.app), ascii_only=bool(getattr(self.app, "ascii_only", False)))
+        pen = Pen.for_widget(self)
         rows = len(page.rows) - 1
         if y == 0:
             text, (start, end) = page.header(self.cursor)
-            parts = [paint.muted(text[:start]), paint.bold(text[start:end]), paint.muted(text[end:])]
-            segments = [paint.plain(" " * page.label), *parts]
+            parts = [
+                Segment(text[:start], pen.muted),
+                Segment(text[start:end], _BOLD),
+                Segment(text[end:], pen.muted),
+            ]
+            segments = [Segment(" " * page.label), *parts]
         elif y <= rows:
             row = y - 1
             is_focused = page.row_of(self.cursor) == row
             focused_column = page.column_of(self.cursor) if is_focused else -1
             name = page.row_name(row).ljust(page.label)
-            line = [paint.bold(name) if is_focused else paint.muted(name)]
+            line = [Segment(name, _BOLD if is_focused else pen.muted)]
             for column, (level, far) in enumerate(zip(page.levels[row], page.far[row], strict=True)):
-                line += paint.cell(level, far=far, width=page.cell, focused=column == focused_column)
+                line += draw_cell(level, pen, far=far, width=page.cell, focused=column == focused_column)
             segments = line
         elif y == rows + 1:
-            segments = self._draw_focus_line(page, paint)
+            segments = self._draw_focus_line(page, pen)
         else:
-            segments = self._draw_scale_line(self.grid, paint) if y == rows + 2 else []
+            segments = self._draw_scale_line(self.grid, pen) if y == rows + 2 else []
         # Without the widget's own background the terminal's default would show through.
         return Strip(segments).adjust_cell_length(self.size.width).apply_style(self.rich_style)
 
-    def _draw_focus_line(self, page: HeatPage, paint: HeatPaint) -> list[Segment]:
+    def _draw_focus_line(self, page: HeatPage, pen: Pen) -> list[Segment]:
         grid = page.grid
         if not grid.is_known:
-            return [paint.plain(f"{grid.title} is unknown: {grid.unknown}; press g for details")]
+            return [Segment(f"{grid.title} is unknown: {grid.unknown}; press g for details")]
         position = page.worst_at(self.cursor)
         number = grid.figure_at(*position)
         outlier_note = "  ! far above the rest" if (number.number or 0.0) > grid.fence else ""
         shared_note = page.shared(self.cursor)
         return [
-            paint.plain(f"{self.describe_position(*position)}: "),
-            paint.bold(number.text),
-            paint.plain(outlier_note),
-            paint.muted(f"  {shared_note}" if shared_note else ""),
+            Segment(f"{self.describe_position(*position)}: "),
+            Segment(number.text, _BOLD),
+            Segment(outlier_note),
+            Segment(f"  {shared_note}" if shared_note else "", pen.muted),
         ]
 
-    def _draw_scale_line(self, grid: HeatGrid, paint: HeatPaint) -> list[Segment]:
+    def _draw_scale_line(self, grid: HeatGrid, pen: Pen) -> list[Segment]:
         if not grid.is_known:
-            return [paint.muted(grid.help)]
+            return [Segment(grid.help, pen.muted)]
         resolution = f"; clocks to {grid.floor.text}" if grid.floor and grid.floor.number is not None else ""
         low, high = f" {grid.least.text} ", f" {grid.most.text}"
-        scale = [paint.bold(grid.title), paint.plain(low), *paint.scale(), paint.plain(high)]
-        return [*scale, paint.muted(f"  {grid.help}{resolution}")]
+        levels = [Segment(_get_glyph(level, pen), _make_style(level, pen)) for level in range(len(HEAT))]
+        scale = [Segment(grid.title, _BOLD), Segment(low), *levels, Segment(high)]
+        return [*scale, Segment(f"  {grid.help}{resolution}", pen.muted)]
 
     def describe_position(self, row: int, column: int) -> str:
         """Return the rank and step at a grid position, as text."""
@@ -314,3 +259,38 @@ class RankHeatMap(HeatView, can_focus=True):
             self.action_choose()
         else:
             self.move_to(clicked)
+
+
+def draw_cell(level: int, pen: Pen, *, far: bool, width: int, focused: bool) -> list[Segment]:
+    """Draw one cell: ``?`` if unknown, ``!`` if far above the rest, in brackets if focused.
+
+    A focused cell that is too narrow for brackets, or has no colour, is shown in reverse.
+    """
+    gap = 1 if width >= _MIN_GAP_WIDTH else 0
+    fill = width - gap
+    text = _get_glyph(level, pen) * fill
+    if far:
+        middle = (fill - 1) // 2
+        text = text[:middle] + _OUTLIER + text[middle + 1 :]
+    is_framed = focused and fill >= _MIN_FRAME_WIDTH
+    if is_framed:
+        text = f"[{text[1:-1]}]"
+    is_plain = pen.look is Look.MONO or level < 0
+    style = _make_style(level, pen, bold=focused, reverse=focused and (is_plain or not is_framed))
+    return [Segment(text, style), *([Segment(" ")] if gap else [])]
+
+
+def _get_glyph(level: int, pen: Pen) -> str:
+    if level < 0:
+        return _UNKNOWN
+    if pen.look is not Look.MONO and not pen.ascii_only:
+        return " "
+    glyph = HEAT_GLYPHS[level]
+    return "." if pen.ascii_only and glyph == _DOT else glyph
+
+
+def _make_style(level: int, pen: Pen, *, bold: bool = False, reverse: bool = False) -> Style:
+    if pen.look is Look.MONO or level < 0:
+        return Style(bold=bold, reverse=reverse)
+    text_colour = "#000000" if level >= _FIRST_BRIGHT_LEVEL else "#FFFFFF"
+    return Style(color=text_colour, bgcolor=HEAT[level], bold=bold, reverse=reverse)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-from msgspec import Struct
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -21,9 +20,8 @@ from textual.widget import Widget
 from zprof.analysis.step_timeline.lane import IDLE, LaneKind, LaneRole, TimelineLane, compute_columns
 from zprof.analysis.step_timeline.step_model import StepTimeline, find_longest_gap, find_next_gap
 from zprof.base.formatting import display_width, printable, shorten
-from zprof.reports.table import Mark
 from zprof.tui.keys import Where, bindings
-from zprof.tui.theme import MARKS, TIMES, Look, Paint, get_look
+from zprof.tui.theme import TIMES, Paint, Pen
 from zprof.tui.timeline_cursor import CursorTarget, View, find_cursor_target, make_first_view
 
 #: Columns to the left and right of the time axis.
@@ -119,22 +117,18 @@ class LaneView(Widget):
 
     def render_line(self, y: int) -> Strip:
         """Draw the ruler, a lane, or the note about hidden lanes."""
-        brush = Brush(
-            look=get_look(self.app),
-            ascii_only=bool(getattr(self.app, "ascii_only", False)),
-            ground=self.rich_style,
-        )
+        pen = Pen.for_widget(self)
         if self.model is None:
             return self._strip([])
         if y == 0:
-            return self._strip(draw_ruler(self.view, self.width, brush))
+            return self._strip(draw_ruler(self.view, self.width, pen))
         index = self.first + y - 1
         if y > self._rows:
-            return self._strip([Segment(self._hidden_note if y == self._rows + 1 else "", brush.muted)])
+            return self._strip([Segment(self._hidden_note if y == self._rows + 1 else "", pen.muted)])
         if index >= len(self.lanes):
             return self._strip([])
-        selection = (index == self.lane_index, self.has_focus)
-        return self._strip(draw_lane(self.lanes[index], self.view, self.width, brush, selection=selection))
+        is_selected = index == self.lane_index
+        return self._strip(draw_lane(self.lanes[index], self.view, self.width, pen, is_selected=is_selected))
 
     @property
     def _rows(self) -> int:
@@ -239,61 +233,38 @@ class Lanes(LaneView, can_focus=True):
         self.set_view(self.view.zoomed_to(begin, end))
 
 
-class Brush(Struct, frozen=True, kw_only=True):
-    """Colour scheme, character set and background for drawing; ``ground`` is the widget's style."""
-
-    look: Look
-    ascii_only: bool
-    ground: Style
-
-    @property
-    def muted(self) -> Style:
-        """Style of secondary text."""
-        return self.style_for(MARKS[Mark.MUTED])
-
-    def style_for(self, paint: Paint | None) -> Style:
-        """Return the style of a paint on the background."""
-        colour = paint.colour(self.look) if paint else ""
-        return self.ground + Style.parse(colour) if colour else self.ground
-
-
-def draw_ruler(view: View, width: int, brush: Brush) -> list[Segment]:
+def draw_ruler(view: View, width: int, pen: Pen) -> list[Segment]:
     """Draw the ruler in ms with a mark at the cursor; a digit at that column is shown in reverse."""
     line, column = format_ruler(view, width), view.column(width)
-    mark = "v" if brush.ascii_only else "▼"
+    mark = pen.pick("▼", "v")
     digit = line[column : column + 1].strip()
     return [
-        Segment("ms of step".ljust(LABEL_WIDTH + 1), brush.ground),
-        Segment(line[:column], brush.muted),
-        Segment(digit or mark, brush.ground + Style(bold=True, reverse=bool(digit))),
-        Segment(line[column + 1 :], brush.muted),
+        Segment("ms of step".ljust(LABEL_WIDTH + 1), pen.ground),
+        Segment(line[:column], pen.muted),
+        Segment(digit or mark, pen.ground + Style(bold=True, reverse=bool(digit))),
+        Segment(line[column + 1 :], pen.muted),
     ]
 
 
-def draw_lane(
-    lane: TimelineLane, view: View, width: int, brush: Brush, *, selection: tuple[bool, bool] = (False, False)
-) -> list[Segment]:
-    """Draw a lane. ``selection``: the cursor is in this lane, and the widget has the focus."""
-    is_selected, has_focus = selection
+def draw_lane(lane: TimelineLane, view: View, width: int, pen: Pen, *, is_selected: bool) -> list[Segment]:
+    """Draw a lane. ``is_selected``: the cursor is in this lane."""
     label = shorten(printable(lane.label), LABEL_WIDTH)
     label += " " * (LABEL_WIDTH - display_width(label))
     segments = [
-        Segment(label, brush.ground + Style(reverse=is_selected and has_focus, bold=is_selected)),
-        Segment(" ", brush.ground),
+        Segment(label, pen.ground + Style(reverse=is_selected and pen.focused, bold=is_selected)),
+        Segment(" ", pen.ground),
     ]
     cursor = view.column(width)
-    for column, (text, role) in enumerate(_draw_columns(lane, view, width, brush)):
-        style = brush.style_for(_find_paint(lane, role))
+    for column, (text, role) in enumerate(_draw_columns(lane, view, width, pen)):
+        style = pen.style_for(_find_paint(lane, role))
         segments.append(Segment(text, style + Style(reverse=True) if column == cursor else style))
     return list(Segment.simplify(segments))
 
 
-def _draw_columns(
-    lane: TimelineLane, view: View, width: int, brush: Brush
-) -> list[tuple[str, LaneRole | None]]:
+def _draw_columns(lane: TimelineLane, view: View, width: int, pen: Pen) -> list[tuple[str, LaneRole | None]]:
     if lane.is_named:
-        return [(text, None) for text in write_names(lane, view, width, ascii_only=brush.ascii_only)]
-    idle = TIMES["idle_ns"].shown(ascii_only=brush.ascii_only)
+        return [(text, None) for text in write_names(lane, view, width, ascii_only=pen.ascii_only)]
+    idle = TIMES["idle_ns"].shown(ascii_only=pen.ascii_only)
     # Glyph and role per column; ``idle`` is the glyph of an empty column in lanes that show idle.
     columns = compute_columns(lane, view.edges(width))
     glyphs: list[tuple[str, LaneRole | None]] = []
@@ -302,7 +273,7 @@ def _draw_columns(
             glyphs.append((idle if lane.shows_idle else _BLANK, None))
         else:
             role, share = columns.roles[role_index], float(columns.shares[role_index, column])
-            glyphs.append((pick_glyph(role, share, ascii_only=brush.ascii_only), role))
+            glyphs.append((pick_glyph(role, share, ascii_only=pen.ascii_only), role))
     return glyphs
 
 

@@ -10,7 +10,6 @@ from rich.cells import cell_len
 from rich.text import Text
 from textual import events
 from textual.message import Message
-from textual.widget import Widget
 from textual.widgets import Static
 
 from zprof.base.formatting import printable, shorten
@@ -31,7 +30,7 @@ from zprof.reports.table import Cell, Mark, Marked, Row, Table
 from zprof.tui.missing_memory import explain_missing_rank
 from zprof.tui.session import Selection
 from zprof.tui.table_view import get_text
-from zprof.tui.theme import TENANTS, Look, get_look
+from zprof.tui.theme import TENANTS, Pen
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import render_cell, render_parts
 
@@ -301,33 +300,6 @@ _MOMENT_WIDTH = 22
 _MIN_BAR = 10
 #: No legend item is at the clicked position.
 NOT_FOUND = -1
-
-
-class Pen(Struct, frozen=True, kw_only=True):
-    """Drawing settings: colour scheme, ASCII or glyphs, and whether the widget has the focus."""
-
-    look: Look
-    ascii_only: bool
-    focused: bool
-
-    @classmethod
-    def for_widget(cls, widget: Widget) -> "Pen":
-        """Return the settings for a widget in its current state."""
-        ascii_only = bool(getattr(widget.app, "ascii_only", False))
-        return cls(look=get_look(widget.app), ascii_only=ascii_only, focused=widget.has_focus)
-
-    def start_headline(self) -> Text:
-        """Return the start of a headline, with a mark if the widget has the focus."""
-        return Text(self.pick("▸", ">") if self.focused else " ", style="bold", no_wrap=True, end="")
-
-    @property
-    def head_style(self) -> str:
-        """Style of a headline."""
-        return "bold reverse" if self.focused else "bold"
-
-    def pick(self, glyph: str, letter: str) -> str:
-        """Return the glyph, or the letter in ASCII mode."""
-        return letter if self.ascii_only else glyph
 
 
 def draw_bars(stacks: Stacks, width: int, max_bars: int, max_notes: int, cursor: int, pen: Pen) -> list[Text]:

@@ -13,9 +13,8 @@ from zprof.model.quantities import Value
 from zprof.reports.pages.memory_timeline import Curve, build_point_table, format_moment_at
 from zprof.reports.pages.tenants import ORDER, tenant_name
 from zprof.reports.table import Cell, Row, Table
-from zprof.tui.theme import TENANTS
+from zprof.tui.theme import TENANTS, Pen
 from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.stacked_bars import Pen
 
 
 class Trend(Static, can_focus=True):

@@ -9,8 +9,8 @@ from tests.support.tui_memory import of_ranks, on_a_device, timeline_of, with_me
 from zprof.model.memory import Memory
 from zprof.reports.pages.memory_timeline import Curve
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.theme import TENANTS, Look
-from zprof.tui.widgets.stacked_bars import Pen, Stacks, build_stacks, draw_bars
+from zprof.tui.theme import TENANTS, Look, Pen
+from zprof.tui.widgets.stacked_bars import Stacks, build_stacks, draw_bars
 from zprof.tui.widgets.trend import compute_gutter_width, draw_trend, pick_points
 
 PLAIN = Pen(look=Look.DARK, ascii_only=False, focused=False)
