@@ -148,38 +148,31 @@ class LaneSpan(Struct, frozen=True, kw_only=True):
     tooltip: str = ""
 
 
-class LaneChart(Struct, frozen=True, kw_only=True):
-    """Lanes over one axis that starts at 0 and is ``length_ns`` long.
-
-    ``lanes``: name and boxes of each, from top to bottom.
-    """
-
-    title: str
-    length_ns: int
-    lanes: tuple[tuple[str, tuple[LaneSpan, ...]], ...]
-    legend: tuple[LegendEntry, ...]
-    notes: tuple[str, ...] = ()
-
-
 _TICKS = 8
 _LANE = 26
 
 
-def draw_lanes(chart: LaneChart, notes: Sequence[str] = ()) -> str:
-    """Draw lanes from top to bottom over a time axis, with a legend."""
-    names = max((len(name) for name, _ in chart.lanes), default=0)
+def draw_lanes(
+    title: str,
+    length_ns: int,
+    lanes: Sequence[tuple[str, Sequence[LaneSpan]]],
+    legend: Sequence[LegendEntry],
+    notes: Sequence[str] = (),
+) -> str:
+    """Draw lanes, each a name and boxes, from top to bottom over a time axis from 0, with a legend."""
+    names = max((len(name) for name, _ in lanes), default=0)
     left = _MARGIN + min(200.0, names * CHARACTER_WIDTH + 12)
     scale = WIDTH - _MARGIN - left
     top = _TOP + 18
-    bottom = top + _LANE * len(chart.lanes)
-    parts = [*_draw_legend(chart.legend, _TOP)]
+    bottom = top + _LANE * len(lanes)
+    parts = [*_draw_legend(legend, _TOP)]
     for tick in range(_TICKS + 1):
         x = left + scale * tick / _TICKS
         parts.append(draw_line("g", (x, top), (x, bottom)))
         anchor = "start" if tick == 0 else "end" if tick == _TICKS else "middle"
-        label = format_ns(chart.length_ns * tick // _TICKS) if tick else "0"
+        label = format_ns(length_ns * tick // _TICKS) if tick else "0"
         parts.append(draw_label("m", x, bottom + 16, label, anchor=anchor))
-    for index, (name, spans) in enumerate(chart.lanes):
+    for index, (name, spans) in enumerate(lanes):
         y = top + _LANE * index
         parts.append(draw_label("", _MARGIN, y + 17, fit_text(name, left - _MARGIN)))
         for span in spans:
@@ -187,7 +180,7 @@ def draw_lanes(chart: LaneChart, notes: Sequence[str] = ()) -> str:
             parts.append(draw_box(x, y + 3, width, _LANE - 6, TIME_COLOURS[span.colour], span.tooltip))
             text = fit_text(span.text, width - 6)
             parts += [draw_label("", x + 3, y + 17, text)] if text else []
-    return write_svg(chart.title, WIDTH, bottom + 32, parts, left=_MARGIN, notes=(*chart.notes, *notes))
+    return write_svg(title, WIDTH, bottom + 32, parts, left=_MARGIN, notes=notes)
 
 
 def _draw_legend(entries: Sequence[LegendEntry], y: float) -> Iterator[str]:

@@ -155,12 +155,9 @@ def format_warning(report: Report) -> str:
         warnings.append(f"not the same job: {shorten(differing, _MAX_DIFFERENCES)}")
     facts = dict.fromkeys(fact for run in (report.run, baseline) if run is not None for fact in run.modelled)
     if facts:
-        warnings.append(f"MODELLED, not measured: {'; '.join(sorted(facts, key=_is_not_link))}")
+        links_first = sorted(facts, key=lambda fact: not fact.startswith("link"))
+        warnings.append(f"MODELLED, not measured: {'; '.join(links_first)}")
     return " · ".join(warnings)
-
-
-def _is_not_link(fact: str) -> bool:
-    return not fact.startswith("link")
 
 
 def format_warning_cell(report: Report) -> Marked:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from zprof.model.report import Report
     from zprof.notebook.run import AnalysedRun
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from zprof.model.time import LEDGER_NAMES, UnitTime
 from zprof.reports.page import Bars, LegendEntry, Segment, StackedBar
 from zprof.reports.pages.collectives import sort_units
 from zprof.reports.pages.names import group_name
-from zprof.reports.svg_charts import LaneChart, LaneSpan
+from zprof.reports.svg_charts import LaneSpan, draw_lanes
 
 _SUFFIX = ".svg"
 #: Maps that ``heatmap`` can draw.
@@ -210,8 +210,6 @@ class RunPlots(ReportPlots):
         """
         from zprof.analysis.step_timeline.build import build_step_model
         from zprof.model.time import pick_rank_and_step
-        from zprof.notebook.plots import build_lane_chart
-        from zprof.reports.svg_charts import draw_lanes
 
         if rank is None or step is None:
             picked = pick_rank_and_step(self._report.time, rank)
@@ -220,33 +218,32 @@ class RunPlots(ReportPlots):
                 raise self._make_error(f"{who} was timed")
             rank, step = picked[0], picked[1] if step is None else step
         model = build_step_model(self._run, self._run.analysis, rank, step)
-        return Chart(
-            draw_lanes(build_lane_chart(model, self._report.run.name), self._list_notes()),
-            f"rank {rank}, step {step}",
-        )
+        return Chart(draw_step(model, self._report.run.name, self._list_notes()), f"rank {rank}, step {step}")
 
 
-def build_lane_chart(model: StepTimeline, run_name: str) -> LaneChart:
-    """Return all lanes of the step; a column shows the role that takes the largest part of it."""
+def draw_step(model: StepTimeline, run_name: str, notes: Sequence[str]) -> str:
+    """Draw all lanes of the step; a column shows the role that takes the largest part of it."""
     roles = {role for lane in model.lanes for role in lane.covers}
-    notes = [f"{model.omitted_lanes} more streams and threads, the least busy"] if model.omitted_lanes else []
-    return LaneChart(
+    omitted = (
+        [f"{model.omitted_lanes} more streams and threads, the least busy"] if model.omitted_lanes else []
+    )
+    return draw_lanes(
         title=f"{shorten(printable(run_name), 48)}: rank {model.rank}, step {model.step}, "
         f"{format_ns(model.length_ns)}",
         length_ns=model.length_ns,
-        lanes=tuple(
+        lanes=[
             (
                 lane.label,
-                tuple(_list_names(lane, model.length_ns) if lane.is_named else _list_roles(lane, model)),
+                [*(_list_names(lane, model.length_ns) if lane.is_named else _list_roles(lane, model))],
             )
             for lane in model.lanes
-        ),
-        legend=tuple(
+        ],
+        legend=[
             LegendEntry(colour=_COLOURS[role], letter="", name=ROLE_NAMES[role])
             for role in LaneRole
             if role in roles
-        ),
-        notes=tuple(notes),
+        ],
+        notes=(*omitted, *notes),
     )
 
 

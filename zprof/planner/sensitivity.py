@@ -29,7 +29,6 @@ the parts that cannot be overlapped (the first gather, the last reduction), come
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.model.job import A100, H100, V100, Batch, Degrees, Hardware, Job
@@ -70,13 +69,6 @@ MIN_SPEED_RATIO = 0.99
 BANDWIDTH_RATIOS = (1.0, 0.75, 0.5)
 #: Upper bound of the search.
 _MAX_TOKENS = 1 << 26
-
-
-class MaxSamples(Struct, frozen=True, kw_only=True):
-    """Largest micro-batch of a device; ``is_upper_bound`` if some memory is unknown."""
-
-    count: int
-    is_upper_bound: bool
 
 
 def analyze_sensitivity(job: Job) -> Sensitivity:
@@ -215,17 +207,20 @@ def compute_speed_up(
     worlds = []
     for dp in sorted(dp_degrees):
         world = with_ranks(job, dp)
-        max_samples = find_max_samples(world, scheme)
-        if max_samples.count:
-            worlds.append((world, max_samples))
+        samples, at_most = find_max_samples(world, scheme)
+        if samples:
+            worlds.append((world, samples, at_most))
     rows = [_compare_worlds(worlds[0], world, stack, scheme) for world in worlds]
     return tuple(row for row in rows if row is not None)
 
 
-def find_max_samples(job: Job, scheme: Scheme) -> MaxSamples:
-    """Return a device's largest micro-batch that fits; 0 if none does or the inputs are unknown."""
+def find_max_samples(job: Job, scheme: Scheme) -> tuple[int, bool]:
+    """Return a device's largest micro-batch that fits, and True if it is an upper bound.
+
+    0 if none fits or the inputs are unknown; an upper bound if some memory is unknown.
+    """
     if job.hardware is None or job.shape is None or job.batch.sequence is None:
-        return MaxSamples(count=0, is_upper_bound=False)
+        return 0, False
     memory = job.hardware.memory_bytes
 
     def plan_terms(samples: int) -> Sequence[Term]:
@@ -235,7 +230,7 @@ def find_max_samples(job: Job, scheme: Scheme) -> MaxSamples:
         count = find_largest_fit(
             lambda samples: sum_known_bytes(plan_terms(samples)), memory, max_value=_MAX_SAMPLES
         )
-        return MaxSamples(count=count, is_upper_bound=False)
+        return count, False
     job_with_units = with_units(job)
     free_bytes = (
         memory
@@ -246,26 +241,24 @@ def find_max_samples(job: Job, scheme: Scheme) -> MaxSamples:
     if job.residual.checkpointing:
         sequence, size = job.batch.sequence or 0, job.element_bytes.parameter
         bytes_per_sample += working_set_bytes(job.shape, sequence, size, mp=job.degrees.mp)
-    return MaxSamples(
-        count=max(0, min(_MAX_SAMPLES, free_bytes // max(1, bytes_per_sample))), is_upper_bound=True
-    )
+    return max(0, min(_MAX_SAMPLES, free_bytes // max(1, bytes_per_sample))), True
 
 
 def _compare_worlds(
-    first: tuple[Job, MaxSamples], world: tuple[Job, MaxSamples], stack: UnitStack, scheme: Scheme
+    first: tuple[Job, int, bool], world: tuple[Job, int, bool], stack: UnitStack, scheme: Scheme
 ) -> SpeedUp | None:
     """Return the speed-up of a world over the first one, each with the largest micro-batch that fits."""
-    (first_job, first_max), (job, largest) = first, world
-    base = _device_throughput(first_job, stack, first_max.count, scheme)
-    equal_batch = _device_throughput(job, stack, first_max.count, scheme)
-    larger_batch = _device_throughput(job, stack, largest.count, scheme)
-    activation_bytes = micro_batch_activation_bytes(job, largest.count)
+    (first_job, first_samples, _), (job, samples, at_most) = first, world
+    base = _device_throughput(first_job, stack, first_samples, scheme)
+    equal_batch = _device_throughput(job, stack, first_samples, scheme)
+    larger_batch = _device_throughput(job, stack, samples, scheme)
+    activation_bytes = micro_batch_activation_bytes(job, samples)
     if base is None or equal_batch is None or larger_batch is None or activation_bytes is None:
         return None
     return SpeedUp(
         devices=job.degrees.devices,
-        samples=largest.count,
-        at_most=largest.is_upper_bound,
+        samples=samples,
+        at_most=at_most,
         state_bytes=total_state_bytes(with_units(job), scheme),
         activation_bytes=activation_bytes,
         whole_ratio=larger_batch / base,

@@ -94,12 +94,8 @@ class MemorySizes(Struct, frozen=True, kw_only=True):
     scratch: bool
 
 
-class MeasuredMemory(Struct, frozen=True, kw_only=True):
-    """The rank with the highest peak, the sizes for the walk, and its temporary and untagged bytes."""
-
-    rank: RankMemory
-    sizes: MemorySizes
-    temporary: int
+#: The rank with the highest peak, and its sizes for the walk.
+MeasuredMemory = tuple[RankMemory, MemorySizes]
 
 
 def predict_changes(analysis: RunAnalysis, changes: Sequence[Change] | None = None) -> Outlook:
@@ -288,47 +284,45 @@ def measure_memory(analysis: RunAnalysis) -> MeasuredMemory | Gap:
         + [_tenant_bytes(rank, Tenant.ACTIVATIONS)]
     )
     elements = (facts.parameters or 0) + facts.padding_elements
-    return MeasuredMemory(
-        rank=rank,
-        sizes=MemorySizes(
-            gradients=float(elements * (facts.gradient_bytes or 0)),
-            ranks=facts.shard_ranks or 1,
-            activations=float(saved),
-            scratch=any(part.sub == BACKEND_SCRATCH for part in rank.parts),
-        ),
-        temporary=_tenant_bytes(rank, Tenant.TEMPORARY_BUFFERS) + rank.untagged_bytes,
+    sizes = MemorySizes(
+        gradients=float(elements * (facts.gradient_bytes or 0)),
+        ranks=facts.shard_ranks or 1,
+        activations=float(saved),
+        scratch=any(part.sub == BACKEND_SCRATCH for part in rank.parts),
     )
+    return rank, sizes
 
 
 def predict_memory(
     analysis: RunAnalysis, memory: MeasuredMemory, model: CalibratedModel | None, change: Change
 ) -> tuple[PredictedFigure, ...]:
     """Return ``peak_bytes`` and the tenants of the changed run; without a model, only model states change."""
+    rank, sizes = memory
     before, after = _formula_states(analysis, Change()), _formula_states(analysis, change)
     if model is not None:
-        before |= _highest_moment(model.skeleton, model.policy, memory.sizes, before)
+        before |= _highest_moment(model.skeleton, model.policy, sizes, before)
         skeleton = change_passes(model, change)
-        sizes = replace(
-            memory.sizes,
-            activations=memory.sizes.activations * model.skeleton.micro_batches / skeleton.micro_batches,
-            ranks=change.shard_ranks or memory.sizes.ranks,
+        changed_sizes = replace(
+            sizes,
+            activations=sizes.activations * model.skeleton.micro_batches / skeleton.micro_batches,
+            ranks=change.shard_ranks or sizes.ranks,
         )
-        after |= _highest_moment(skeleton, change_policy(model.policy, change), sizes, after)
-    tenants = [tenant for tenant in Tenant if tenant in memory.rank.tenants]
+        after |= _highest_moment(skeleton, change_policy(model.policy, change), changed_sizes, after)
+    tenants = [tenant for tenant in Tenant if tenant in rank.tenants]
     rows = [
         _predict_tenant(
             str(tenant),
-            _tenant_bytes(memory.rank, tenant),
+            _tenant_bytes(rank, tenant),
             before.get(tenant),
             after.get(tenant),
             _TENANT_ASSUMPTIONS.get(tenant, ASSUMED_KEPT),
         )
         for tenant in tenants
     ]
-    measured = memory.rank.peak_bytes
-    modelled = sum(round(before.get(tenant, _tenant_bytes(memory.rank, tenant))) for tenant in tenants)
-    modelled += memory.rank.untagged_bytes
-    predicted = sum(row.predicted or 0 for row in rows) + memory.rank.untagged_bytes
+    measured = rank.peak_bytes
+    modelled = sum(round(before.get(tenant, _tenant_bytes(rank, tenant))) for tenant in tenants)
+    modelled += rank.untagged_bytes
+    predicted = sum(row.predicted or 0 for row in rows) + rank.untagged_bytes
     return (_predict_peak(measured, modelled, predicted), *rows)
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
 from textual import work
 from textual.app import SystemCommand
 from textual.binding import BindingType
@@ -154,7 +155,7 @@ class ZprofApp(Shell):
 
     def _compare_with(self, path: str | None) -> None:
         if path:
-            self.measure(help_texts.replace_baseline(self.request, Path(path).expanduser()))
+            self.measure(replace(self.request, baseline=Path(path).expanduser()))
 
     def action_copy_markdown(self) -> None:
         """Copy the focused row to the clipboard as Markdown."""

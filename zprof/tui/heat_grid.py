@@ -269,28 +269,35 @@ class RankMetric(StrEnum):
     PEAK_MEMORY = "peak memory"
 
 
-class _Source(Struct, frozen=True):
-    leaf: Path
-    help: str
-    unknown: str = _NOT_TIMED
-
-
 _STEPS = ("time", "steps", EVERY)
+#: Leaf of each metric, what it means, and why it is unknown if it is.
 _SOURCES = {
-    RankMetric.LATENESS: _Source(
-        Path(("time", "lateness", EVERY, "mean_ns")), "delay after the first rank", _NOT_MATCHED
+    RankMetric.LATENESS: (
+        Path(("time", "lateness", EVERY, "mean_ns")),
+        "delay after the first rank",
+        _NOT_MATCHED,
     ),
-    RankMetric.STEP_TIME: _Source(Path((*_STEPS, "wall_ns")), "wall time of the step"),
-    RankMetric.COMPUTE: _Source(Path((*_STEPS, "compute_ns")), "time in which the rank computes"),
-    RankMetric.EXPOSED_WAIT: _Source(
-        Path((*_STEPS, "exposed_wait_ns")), "waiting for other ranks, not hidden by compute"
+    RankMetric.STEP_TIME: (Path((*_STEPS, "wall_ns")), "wall time of the step", _NOT_TIMED),
+    RankMetric.COMPUTE: (Path((*_STEPS, "compute_ns")), "time in which the rank computes", _NOT_TIMED),
+    RankMetric.EXPOSED_WAIT: (
+        Path((*_STEPS, "exposed_wait_ns")),
+        "waiting for other ranks, not hidden by compute",
+        _NOT_TIMED,
     ),
-    RankMetric.EXPOSED_TRANSFER: _Source(
-        Path((*_STEPS, "exposed_transfer_ns")), "data moves, not hidden by compute"
+    RankMetric.EXPOSED_TRANSFER: (
+        Path((*_STEPS, "exposed_transfer_ns")),
+        "data moves, not hidden by compute",
+        _NOT_TIMED,
     ),
-    RankMetric.IDLE: _Source(Path((*_STEPS, "idle_ns")), "neither running work nor waiting for a collective"),
-    RankMetric.PEAK_MEMORY: _Source(
-        Path(("memory", "per_rank", EVERY, "peak_bytes")), "peak of allocated memory", _NO_MEMORY
+    RankMetric.IDLE: (
+        Path((*_STEPS, "idle_ns")),
+        "neither running work nor waiting for a collective",
+        _NOT_TIMED,
+    ),
+    RankMetric.PEAK_MEMORY: (
+        Path(("memory", "per_rank", EVERY, "peak_bytes")),
+        "peak of allocated memory",
+        _NO_MEMORY,
     ),
 }
 
@@ -323,8 +330,8 @@ class MetricGrids:
         return next((metric for metric in RankMetric if self.of(metric).is_known), RankMetric.LATENESS)
 
     def _make_grid(self, metric: RankMetric) -> HeatGrid:
-        source = _SOURCES[metric]
-        name = source.leaf.name
+        leaf, meaning, unknown = _SOURCES[metric]
+        name = leaf.name
         by_rank = self.loaded.report.time.bounds_by_rank
         bounds = {rank: bounds[name] for rank, bounds in by_rank.items() if name in bounds}
         steps = self.steps if metric is not RankMetric.PEAK_MEMORY else ()
@@ -338,14 +345,14 @@ class MetricGrids:
         uncertainty = read(follow(self.loaded.report, _UNCERTAINTY)) if is_aligned else None
         return HeatGrid(
             title=metric.value,
-            help=source.help,
-            leaf=source.leaf,
+            help=meaning,
+            leaf=leaf,
             ranks=self.ranks,
             steps=steps or (None,),
             values=values,
             places=places,
             report=self.loaded.report,
-            unknown=source.unknown,
+            unknown=unknown,
             floor=uncertainty,
             bounds=bounds,
         )

@@ -1,10 +1,8 @@
 """Make the texts of the keys `?`, F1 and `g` (help, key list, gaps) and the choices of `r` and `t`."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
 from textual.screen import Screen
 
 from zprof.model.gaps import Gap
@@ -13,18 +11,13 @@ from zprof.reports.table import Table
 from zprof.tui.keys import KEYS, Key, Where
 from zprof.tui.popups import Popup
 from zprof.tui.screens.page_screen import PageScreen, is_default_selection
-from zprof.tui.session import LoadedRun, RunRequest
+from zprof.tui.session import LoadedRun
 from zprof.tui.shell import Shell
 from zprof.tui.widgets.fact_table import FactTable
 
 _MAX_CHOICES = 4096
 #: Units that a cell does not show, so that the help of its column does.
 _NAMED_UNITS = frozenset({"ms", "µs"})
-
-
-def replace_baseline(request: RunRequest, path: Path) -> RunRequest:
-    """Return the request with another baseline."""
-    return replace(request, baseline=path)
 
 
 def explain_focus(app: Shell) -> tuple[str, str]:

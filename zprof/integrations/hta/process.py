@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 
 from zprof.integrations.hta.child import ANSWERS
 from zprof.model.gap_texts import make_gap
@@ -146,14 +146,6 @@ class HtaAnswers:
         return self.get("version", str)
 
 
-class _TraceFile(Struct, frozen=True, kw_only=True):
-    """A file for HTA, with the suffix that matches its content, and its size."""
-
-    path: Path
-    suffix: str
-    size_bytes: int
-
-
 def ask_all(
     files: Mapping[int, Path], questions: Sequence[str], wall_s: float | None = None, program: str = PROGRAM
 ) -> dict[int, HtaAnswers]:
@@ -162,22 +154,22 @@ def ask_all(
     ``wall_s``: time limit per child, by default from the file's size. ``program``: the child's code.
     """
     answers: dict[int, HtaAnswers] = {}
-    pending: deque[tuple[int, _TraceFile]] = deque()
+    pending: deque[tuple[int, Path, str, int]] = deque()
     for rank, path in files.items():
         source = _find_source(path)
         if isinstance(source, str):
             answers[rank] = make_refused_answers(source)
         else:
-            pending.append((rank, source))
+            pending.append((rank, path, *source))
     children = max(1, min(_MAX_CHILDREN, os.cpu_count() or 1, len(pending)))
     with ExitStack() as stack:
         running: dict[int, tuple[Sandbox, Path]] = {}
         while pending or running:
             while pending and len(running) < children:
-                rank, source = pending.popleft()
-                limits = choose_limits(source.size_bytes, wall_s, children)
+                rank, path, suffix, size_bytes = pending.popleft()
+                limits = choose_limits(size_bytes, wall_s, children)
                 job = {"rank": rank, "questions": [*questions], "limits": to_builtins(limits)}
-                running[rank] = stack.enter_context(_start_child(source, job, limits, program))
+                running[rank] = stack.enter_context(_start_child(path, suffix, job, limits, program))
             for rank in [rank for rank, (child, _) in running.items() if child.is_finished()]:
                 child, folder = running.pop(rank)
                 failure = child.end()  # its answers so far count
@@ -189,13 +181,13 @@ def ask_all(
 
 @contextmanager
 def _start_child(
-    source: _TraceFile, job: dict[str, Any], limits: Limits, program: str
+    trace: Path, suffix: str, job: dict[str, Any], limits: Limits, program: str
 ) -> Iterator[tuple[Sandbox, Path]]:
-    """Yield a child that answers one job, and its folder; there the trace has the suffix that HTA expects."""
+    """Yield a child that answers one job, and its folder; there the trace has this suffix."""
     with tempfile.TemporaryDirectory(prefix="zprof-hta-") as name:
         folder = Path(name)
-        link = folder / f"trace{source.suffix}"
-        link.symlink_to(source.path.absolute())
+        link = folder / f"trace{suffix}"
+        link.symlink_to(trace.absolute())
         arguments = [json.dumps({**job, "path": str(link)})]
         # Without HTA's rounding, threads and plots, and without the user's home folder.
         home = {"HOME": str(folder), "MPLCONFIGDIR": str(folder), "MPLBACKEND": "Agg"}
@@ -235,8 +227,8 @@ def format_source_name(answers: Iterable[HtaAnswers]) -> str:
     return f"HTA {versions[0]}" if versions else "HTA"
 
 
-def _find_source(path: Path) -> _TraceFile | str:
-    """Return the file as HTA needs it, or the reason why HTA cannot read it."""
+def _find_source(path: Path) -> tuple[str, int] | str:
+    """Return the suffix that HTA expects of a file and its size in bytes, or why HTA cannot read it."""
     try:
         state = path.stat()
         if not stat.S_ISREG(state.st_mode):
@@ -248,7 +240,7 @@ def _find_source(path: Path) -> _TraceFile | str:
     if magic == _ZSTD:
         return "HTA reads .json and .json.gz, but this file is compressed with zstd"
     suffix = ".json.gz" if magic.startswith(_GZIP) else ".json"
-    return _TraceFile(path=path, suffix=suffix, size_bytes=state.st_size)
+    return suffix, state.st_size
 
 
 #: Answer type of each question.
