@@ -1,4 +1,4 @@
-"""Tell the class of a hang, and make the values of a report: culprits, victims, operations, waits."""
+"""Classify a hang, and build the values of its report: culprits, victims, operations, waits."""
 
 import sys
 from collections.abc import Iterable
@@ -22,14 +22,14 @@ from zprof.model.hang import (
     name_entered,
 )
 
-#: Operations that are listed, the causes first.
+#: Maximum number of listed operations, causes first.
 _MAX_OPERATIONS = 64
-#: Between the sizes of the inputs and those of the outputs, in a signature.
+#: Separates input sizes from output sizes in a signature.
 _TO_OUTPUT = " -> "
 
 
 def classify(job: Job, root: Root, stopped: frozenset[int]) -> HangClass:
-    """Return the class of one root of the waits."""
+    """Return the hang class of one root of the waits."""
     if not root.ranks:
         if any(differs(operation) for operation in root.operations):
             return HangClass.MISMATCHED
@@ -41,7 +41,7 @@ def classify(job: Job, root: Root, stopped: frozenset[int]) -> HangClass:
         return HangClass.RANK_MISSING
     if len(root.ranks) > 1:
         late = {rank for operation in root.operations for rank in operation.late}
-        # The ranks of a circle that stand in an operation at a line at which they never entered it.
+        # The ranks of a cycle that entered an operation at a new line of the program.
         is_skip = late.intersection(find_skipping(job, root)) - {
             rank
             for operation in root.operations
@@ -55,7 +55,7 @@ def classify(job: Job, root: Root, stopped: frozenset[int]) -> HangClass:
 
 
 def _went_past(job: Job, rank: int, held_up: PendingOperation) -> bool:
-    """Return True if a rank has entered collectives that ranks which wait for it have not reached."""
+    """Return True if a rank has entered collectives not yet reached by ranks that wait for it."""
     own = job.progress[rank]
     return any(
         name in own and other.is_exact and own[name].entered > other.entered
@@ -65,17 +65,17 @@ def _went_past(job: Job, rank: int, held_up: PendingOperation) -> bool:
 
 
 def find_skipping(job: Job, root: Root) -> tuple[int, ...]:
-    """Return the ranks of a circle that left the usual order; none if all did, or nothing tells.
+    """Return the ranks of a cycle that left the usual order; empty if all did, or if unknown.
 
-    Each rank's own earlier rounds tell first. Without them, ranks that are late for what all others of the
-    circle have entered are those. How many ranks stand in an operation says nothing: the victims' group may
-    be the larger one.
+    Each rank's own earlier rounds are the best evidence. Without them, a rank has left the order if it is
+    late for an operation that the rest of the cycle has entered. The number of ranks in an operation proves
+    nothing: the victims' group may be the larger one.
     """
     return find_leaving(job, root) or _find_late(root)
 
 
 def find_leaving(job: Job, root: Root) -> tuple[int, ...]:
-    """Return the ranks of a circle that left the order of their own earlier rounds, if not all did."""
+    """Return the ranks of a cycle that left the order of their own earlier rounds; empty if all did."""
     leaving = {
         rank
         for entered in root.operations
@@ -93,18 +93,18 @@ def _find_late(root: Root) -> tuple[int, ...]:
 
 
 def differs(operation: PendingOperation) -> bool:
-    """Return True if a send and its receive have other sizes or dtypes."""
+    """Return True if a send and its receive differ in size or dtype."""
     sides = {(entry.sizes, entry.dtypes) for entry in operation.entries.values()}
     return operation.key.is_p2p and len(sides) > 1
 
 
 def is_passed(root: Root) -> bool:
-    """Return True if no rank stands in the operations of a root: they may be left over in the buffer."""
+    """Return True if no rank is in a root's operations, which may then be left over in the buffer."""
     return all(entry.is_passed for operation in root.operations for entry in operation.entries.values())
 
 
 def describe_roots(job: Job, folder: str, kind: HangClass, roots: list[Root]) -> Hang:
-    """Describe the roots of one class, and who waits for them."""
+    """Describe the roots of one hang class, and who waits for them."""
     causes = [operation for root in roots for operation in root.held_up]
     if (
         kind is HangClass.NEVER_ENTERED
@@ -154,7 +154,7 @@ def _list_accused(job: Job, kind: HangClass, root: Root) -> tuple[int, ...]:
 
 
 def _rate(job: Job, kind: HangClass, roots: list[Root]) -> Confidence:
-    """Rate how sure the culprits are: nobody is accused for a dump that is missing."""
+    """Rate the confidence in the culprits: a missing dump accuses nobody."""
     if kind is HangClass.RANK_MISSING or not roots:
         return Confidence.LOW
     circles = [root for root in roots if len(root.ranks) > 1]
@@ -165,13 +165,13 @@ def _rate(job: Job, kind: HangClass, roots: list[Root]) -> Confidence:
     is_in_order = any(not find_leaving(job, root) for root in circles)
     if kind is HangClass.NOT_FINISHED or is_in_order:
         return Confidence.MEDIUM
-    # With dumps missing, what holds the culprit up may be in them.
+    # Missing dumps may show what holds the culprit up.
     is_complete = not any(operation.unknown for root in roots for operation in root.held_up)
     return Confidence.HIGH if is_complete else Confidence.MEDIUM
 
 
 def describe_divergence(job: Job, folder: str, divergence: Divergence) -> Hang:
-    """Describe ranks that entered different operations at one place of a group."""
+    """Describe ranks that entered different operations at the same position in a group."""
     entered = {rank: job.signatures.get(number) for rank, number in divergence.entered.items()}
     is_other = len({signature[0] for signature in entered.values()}) > 1
     if divergence.by_line or divergence.is_skip:
@@ -214,7 +214,9 @@ def describe_divergence(job: Job, folder: str, divergence: Divergence) -> Hang:
 
 
 def _list_sides(job: Job, folder: str, divergence: Divergence) -> tuple[EnteredSide, ...]:
-    """Return what the ranks entered at the place of a divergence, the usual first; none if lines differ."""
+    """Return what the ranks entered at a divergence, the usual operation first; empty if only lines
+    differ.
+    """
     if divergence.by_line:
         return ()
     ranks: dict[int, list[int]] = {}
@@ -247,7 +249,7 @@ def _list_sides(job: Job, folder: str, divergence: Divergence) -> tuple[EnteredS
 
 
 def _locate_place(job: Job, rank: int, divergence: Divergence, folder: str) -> SourceLocation | None:
-    """Return the line at which a rank entered what it entered at the place of a divergence."""
+    """Return the program line at which a rank entered its operation at a divergence."""
     history = job.flights[rank].history
     names = [group.name for group in history.groups]
     rows = (history.group == names.index(divergence.group)) & (history.sequence == divergence.sequence)
@@ -263,7 +265,7 @@ def _locate_place(job: Job, rank: int, divergence: Divergence, folder: str) -> S
 
 
 def _order_operations(job: Job, causes: Iterable[PendingOperation]) -> list[PendingOperation]:
-    """Return the operations that cannot finish, the causes first, then those that most ranks wait in."""
+    """Return the operations that cannot finish, causes first, then those with the most waiting ranks."""
     first = {operation.key: operation for operation in sorted(causes, key=_rank_cause)}
     rest = [operation for operation in job.operations if operation.key not in first]
     rest.sort(key=lambda each: (-len(each.entries), each.key))
@@ -271,7 +273,7 @@ def _order_operations(job: Job, causes: Iterable[PendingOperation]) -> list[Pend
 
 
 def _rank_cause(operation: PendingOperation) -> tuple[bool, bool, int, int]:
-    """Return the order of causes: what a peer has finished, what ranks stand in, how many, and since when."""
+    """Return the sort key of causes: finished by a peer, ranks inside, how many, and since when."""
     entries = operation.entries.values()
     times = [entry.created_ns for entry in entries if entry.created_ns is not None]
     is_passed = all(entry.is_passed for entry in entries)
@@ -281,7 +283,7 @@ def _rank_cause(operation: PendingOperation) -> tuple[bool, bool, int, int]:
 def _describe_operation(
     job: Job, folder: str, operation: PendingOperation, odd: frozenset[int] = frozenset()
 ) -> StuckOperation:
-    """Describe an operation as a rank that is not odd entered it."""
+    """Describe an operation as entered by a rank that did not diverge."""
     entry = operation.entries[min(operation.entries.keys() - odd or operation.entries.keys())]
     flight = job.flights[entry.rank]
     role = find_role(entry.group.description)
@@ -307,7 +309,7 @@ def _describe_operation(
 def describe_rank(
     job: Job, flight: RankFlight, folder: str, *, operation: int, held_up: PendingOperation | None = None
 ) -> RankAtHang:
-    """Describe where a rank is, and what it entered last; ``held_up``: what it holds up."""
+    """Describe where a rank is and what it entered last; ``held_up``: the operations that wait for it."""
     last = flight.last
     if last is None and held_up is not None:
         group, progress = held_up.entry.group, job.progress[flight.rank].get(held_up.key.group)
@@ -339,7 +341,7 @@ def _list_victims(operations: Iterable[PendingOperation], culprits: Iterable[int
 
 
 def _list_waits(operations: list[PendingOperation]) -> tuple[Wait, ...]:
-    """Return who waits for whom, in the order of the operations; one that all are in has no entry."""
+    """Return who waits for whom, in operation order; an operation that all ranks are in has no entry."""
     waits = []
     for place, operation in enumerate(operations):
         holding = operation.late | operation.behind or operation.unknown

@@ -1,4 +1,6 @@
-"""Say what a stuck job waits for: its class, the ranks that hold it up, and who waits in which operation."""
+"""Find what a stuck job waits for: the hang class, the ranks that hold it up, and who waits in which
+operation.
+"""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,9 +46,9 @@ from zprof.run.log_evidence import Basis, LogEvidence, RankLines, read_log_evide
 from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
 
-#: A rank that did something so shortly before its dump was written does not wait: timeouts are longer.
+#: A rank that was active this recently before its dump is not waiting: timeouts are longer.
 _MIN_IDLE_NS = 3_000_000_000
-#: The class that is reported if several causes are independent of each other.
+#: Order in which classes are reported if there are several independent causes.
 _PRECEDENCE = (
     HangClass.MISMATCHED,
     HangClass.DIFFERENT_COLLECTIVES,
@@ -62,11 +64,11 @@ _STUCK, _RESUMED = "stuck", "resumed"
 
 
 class Stall(Struct, frozen=True, kw_only=True):
-    """What a watch last saw.
+    """What a watch saw last.
 
     ``status``: stuck if nothing is known of any rank after its stall, resumed if all ranks went on, running
-    if some did: the run ended in between. ``ranks``: those of which nothing more is known. ``duration_ns``:
-    the longest time without progress.
+    if only some did (the run ended in between). ``ranks``: the ranks not seen after their stall.
+    ``duration_ns``: the longest time without progress.
     """
 
     status: HangStatus
@@ -75,7 +77,7 @@ class Stall(Struct, frozen=True, kw_only=True):
 
 
 def find_hang(run: Run) -> Hang | None:
-    """Return what the ranks of a job wait for; None if the run has neither a flight recorder nor logs.
+    """Return what a job's ranks wait for; None if the run has neither flight recorders nor logs.
 
     Raises:
         BadInput: a table of the run is damaged.
@@ -102,7 +104,7 @@ def find_hang(run: Run) -> Hang | None:
 
 
 def _list_progress(job: Job, operations: Sequence[StuckOperation]) -> Iterator[RankProgress]:
-    """Yield what each member did in the first stuck operation of each group."""
+    """Yield each member's progress in the first stuck operation of each group."""
     seen: set[str] = set()
     for operation in operations:
         if operation.group in seen:
@@ -129,7 +131,7 @@ def _list_progress(job: Job, operations: Sequence[StuckOperation]) -> Iterator[R
 
 
 def list_hang_gaps(hang: Hang | None) -> tuple[Gap, ...]:
-    """Return what logs do not tell of a stuck job, and what would."""
+    """Return what the logs of a stuck job do not show, and what to record instead."""
     evidence = "" if hang is None else name_missing_evidence(hang)
     if hang is None or not evidence:
         return ()
@@ -143,7 +145,7 @@ def list_hang_gaps(hang: Hang | None) -> tuple[Gap, ...]:
 
 
 def read_job(run: Run, evidence: LogEvidence | None = None) -> Job:
-    """Return the flight recorders of all ranks that have one; of others, what the logs say beside them.
+    """Return the flight recorders of a job; ranks without one are filled in from logs.
 
     Raises:
         BadInput: a table of the run is damaged.
@@ -159,7 +161,7 @@ def read_job(run: Run, evidence: LogEvidence | None = None) -> Job:
 
 
 def _is_whole(job: Job, run: Run) -> bool:
-    """Return True if all that is known of a job's ranks was read, and dumps say which ranks there are."""
+    """Return True if every rank's data could be read, and the dumps tell which ranks exist."""
     groups = [group for flight in job.flights.values() for group in flight.groups.values()]
     is_known = run.manifest.source != FLIGHT_RECORDER or (
         bool(groups) and all(group.ranks for group in groups)
@@ -169,13 +171,13 @@ def _is_whole(job: Job, run: Run) -> bool:
 
 def _judge(job: Job, folder: str, stall: Stall | None) -> Hang:
     if not job.operations:
-        # Judge a job without a pending operation: it has finished, unless a watch saw ranks that do nothing.
+        # Judge a job without a pending operation: it has finished, unless a watch saw inactive ranks.
         standing = [
             flight
             for rank, flight in job.flights.items()
             if stall is not None and rank in stall.ranks and flight.is_in_operation is False
         ]
-        # Whether the counts of a rank's groups show that it has entered a collective.
+        # True if a rank's group counters show that it has entered a collective.
         has_begun = any(
             flight.last is not None
             or any(enqueued is not None and enqueued > 0 for enqueued, _ in flight.status.values())
@@ -195,7 +197,7 @@ def _judge(job: Job, folder: str, stall: Stall | None) -> Hang:
         )
     if stall is None and (_is_moving(job) or _is_active(job)):
         return Hang(status=HangStatus.RUNNING)
-    # The ranks that have not finished a symmetric collective that a peer has.
+    # The ranks that have not finished a symmetric collective that a peer has finished.
     stopped = frozenset(
         rank
         for operation in job.operations
@@ -217,9 +219,9 @@ def _judge(job: Job, folder: str, stall: Stall | None) -> Hang:
 
 
 def _is_moving(job: Job) -> bool:
-    """Return True if the dumps contradict each other, since the job went on while they were taken.
+    """Return True if the dumps contradict each other because the job continued while they were taken.
 
-    No rank can finish a symmetric collective that another has not entered.
+    No rank can finish a symmetric collective before all have entered it.
     """
     entered: dict[str, int] = {}
     finished: dict[str, int] = {}
@@ -239,7 +241,7 @@ def _is_moving(job: Job) -> bool:
 
 
 def _is_active(job: Job) -> bool:
-    """Return True if most ranks did something right before their dump was written: then they do not wait."""
+    """Return True if most ranks were active right before their dump, so they are not waiting."""
     idle_ns = [
         flight.saved_ns - flight.newest_ns
         for flight in job.flights.values()
@@ -249,16 +251,16 @@ def _is_active(job: Job) -> bool:
 
 
 def _proves_stop(operation: PendingOperation) -> bool:
-    """Return True if an operation that a peer has finished should have finished everywhere."""
+    """Return True if an operation that a peer finished should have finished everywhere."""
     has_left = len(operation.entries) == 1 and not (operation.late or operation.behind or operation.unknown)
     return has_left or is_symmetric(operation.entry.operation)
 
 
 def _find_blocking_divergence(job: Job) -> Divergence | None:
-    """Return the place at which ranks entered different operations, if that is what the job waits in.
+    """Return the position at which ranks entered different operations, if the job waits there.
 
-    Sizes that differ count only if nothing of the group has finished since, and operations that finished with
-    different sizes before are meant to.
+    Different sizes count only if the group has finished nothing since; operations that finished with
+    different sizes before are meant to have them.
     """
     pending = {
         operation.key.group: operation.key.sequence
@@ -276,14 +278,14 @@ def _find_blocking_divergence(job: Job) -> Divergence | None:
             and (len({job.signatures.get(number)[0] for number in divergence.entered.values()}) > 1)
         )
     ]
-    # What is known to be odd says more than what only differs.
+    # A divergence with known odd ranks is stronger evidence than a mere difference.
     return min(found, key=lambda each: (each.by_line, each.expected is None), default=None)
 
 
 def make_flights(
     evidence: LogEvidence, dumps: Mapping[int, RankFlight], signatures: Signatures
 ) -> dict[int, RankFlight]:
-    """Return a flight recorder for each rank that has lines and no dump; dumps name the groups' members."""
+    """Build a flight recorder for each rank with log lines but no dump; dumps list the groups' members."""
     groups = {name: group for flight in dumps.values() for name, group in flight.groups.items()}
     by_rank: dict[int, list[RankLines]] = {}
     for lines in evidence.lines:
@@ -352,7 +354,7 @@ def _make_flight(
 
 
 def find_stall(run: Run) -> Stall | None:
-    """Return what a watch last saw of a run; None if it saw no stall.
+    """Return the last stall that a watch saw; None if it saw none.
 
     Raises:
         BadInput: a table of the run is damaged.
@@ -368,7 +370,7 @@ def find_stall(run: Run) -> Stall | None:
             continue
         last = max(marks, key=lambda mark: mark["time_ns"])
         duration_ns[rank] = last["number"]
-        # A rank goes on if its stall ended, or a step of it did later: a killed rank writes no mark.
+        # A rank went on if its stall ended or it finished a step later; a killed rank writes no mark.
         step_end_ns = run.last_step_end_ns(rank)
         if last["kind"] == _STUCK and (step_end_ns is None or step_end_ns <= last["time_ns"]):
             stuck.append(rank)

@@ -1,11 +1,11 @@
-"""Read the flight recorder of a rank: how far it is in each process group, and what is unfinished.
+"""Read a rank's flight recorder: its progress in each process group, and its unfinished operations.
 
-A rank's operations of one group finish in order, so that its progress there is two numbers: the last sequence
-number it entered, and the last it finished. Of the entries themselves only the fronts are kept (the first
-unfinished operation of each group, and of each peer and direction of sends), beside arrays of all sequence
-numbers and signatures, since a job of a thousand ranks has millions of entries.
+A rank's operations in one group finish in order, so two numbers describe its progress there: the last
+sequence number it entered and the last it finished. A job of a thousand ranks has millions of entries, so
+only the fronts are kept as entries (the first unfinished operation of each group, and of each peer and
+direction), along with arrays of all sequence numbers and signatures.
 
-What must be equal on all ranks of an operation is numbered once per job.
+Properties that must be equal on all ranks of an operation are numbered once per job.
 """
 
 import re
@@ -25,14 +25,14 @@ from zprof.run.user_code import CodeOwner, find_code_owner, make_user_location
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 FLIGHT, FLIGHT_GROUP, FLIGHT_STACK, FLIGHT_THREAD = "flight", "flight_group", "flight_stack", "flight_thread"
-#: Operations whose sizes may differ between ranks, or belong to one of them: only kind and dtype must agree.
+#: Operations whose sizes may differ between ranks or apply to one rank: only kind and dtype must agree.
 _UNEVEN = re.compile(r"all_?to_?all|gather$|scatter$|barrier|coalesced|_v$|send|recv")
 _EVEN_GATHERS = re.compile(r"all_?gather|reduce_?scatter")
 _COMPLETED = "completed"
 _COALESCED = "coalesced"
-#: Backends that retire an operation only when it is done; NCCL also retires those that timed out.
+#: Backends that retire an operation only when it is done; NCCL also retires operations that timed out.
 _BACKENDS_RETIRING_FINISHED = frozenset({"gloo"})
-#: Numbers made of the codes of several columns stay below, so that 64 bits hold them.
+#: Numbers combined from several columns' codes stay below this limit, so they fit in 64 bits.
 _MAX_KEY = 1 << 62
 _P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 _COLUMNS = (
@@ -56,7 +56,7 @@ _COLUMNS = (
 
 
 class Group(Struct, frozen=True):
-    """A process group; ``ranks`` are global, in the order of the group, and empty if unknown."""
+    """A process group; ``ranks`` are global ranks in group order, empty if unknown."""
 
     name: str
     description: str
@@ -64,7 +64,7 @@ class Group(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """How far a rank is in the collectives of one group.
+    """A rank's progress in the collectives of one group.
 
     ``entered`` and ``finished`` are sequence numbers. ``is_exact``: False if the rank may have entered more.
     """
@@ -77,9 +77,9 @@ class Progress(Struct, frozen=True, kw_only=True):
 class Entry(Struct, frozen=True, kw_only=True):
     """One operation of one rank.
 
-    ``peer``: the other rank of a send or receive, None if unknown; ``sends``: it is a send. ``order``: its
-    place among the operations of the rank. ``is_passed``: the rank has finished operations that it entered
-    later, so that it does not stand in this one.
+    ``peer``: the other rank of a send or receive, None if unknown; ``sends``: True for a send. ``order``:
+    position among the rank's operations. ``is_passed``: the rank has finished operations that it entered
+    later, so it is not stuck in this one.
     """
 
     rank: int
@@ -99,10 +99,10 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """Arrays of all collectives of a rank in its recorder, oldest first.
+    """Arrays of all collectives in a rank's recorder, oldest first.
 
-    ``group`` is an index into ``groups``; ``signature`` and ``location`` are numbers of the job's
-    :class:`Signatures` (``location`` -1: unknown). ``place``: where it is in ``own``.
+    ``group`` is an index into ``groups``; ``signature`` and ``location`` are numbers from the job's
+    :class:`Signatures` (``location`` -1: unknown). ``place``: position in ``own``.
     """
 
     groups: tuple[Group, ...]
@@ -115,10 +115,10 @@ class History(Struct, frozen=True, kw_only=True):
 
 
 class OwnOrder(Struct, frozen=True, kw_only=True):
-    """Arrays of all that a rank entered, sends and receives too, oldest first.
+    """Arrays of all operations that a rank entered, including sends and receives, oldest first.
 
-    ``token``: equal for the same operation of the same group. ``group``: as in :class:`History`. ``order``:
-    as in :class:`Entry`.
+    ``token``: equal for equal operations of the same group. ``group``: as in :class:`History`. ``order``: as
+    in :class:`Entry`.
     """
 
     token: Integers
@@ -127,15 +127,15 @@ class OwnOrder(Struct, frozen=True, kw_only=True):
 
 
 class RankFlight(Struct, frozen=True, kw_only=True):
-    """What the flight recorder of one rank says.
+    """The contents of one rank's flight recorder.
 
-    ``progress`` by name of the group, from the entries; ``status``: the numbers that the group itself counted
-    (last enqueued, last completed). ``p2p_groups``: groups with sends or receives. ``fronts``: the first
-    unfinished operation of each group, and of each peer and direction of its sends and receives, in the order
-    in which they were entered. ``last``: the last operation that it entered. ``main_stack``: frames of the
-    main thread, innermost first, if a watch saved them; ``is_in_operation``: that thread waits in an
-    operation; None if unknown. ``newest_ns``: when the rank last entered, started or finished something, on
-    its clock; ``saved_ns``: when its dump was written. ``process``: of a rank that could not save itself.
+    ``progress``: by group name, from the entries; ``status``: the group's own counters (last enqueued, last
+    completed). ``p2p_groups``: groups with sends or receives. ``fronts``: the first unfinished operation of
+    each group, and of each peer and direction of its sends and receives, in the order of entry. ``last``: the
+    last operation entered. ``main_stack``: the main thread's frames, innermost first, if a watch saved them;
+    ``is_in_operation``: whether that thread waits in an operation, None if unknown. ``newest_ns``: when the
+    rank last entered, started or finished an operation, on its clock; ``saved_ns``: when its dump was
+    written. ``process``: the process state of a rank that could not save its own dump.
     """
 
     rank: int
@@ -154,19 +154,19 @@ class RankFlight(Struct, frozen=True, kw_only=True):
     process: RankProcess | None = None
 
     def locate(self, entry: Entry | None, folder: str = "") -> SourceLocation | None:
-        """Return the line of the user's program that entered an operation of this rank."""
+        """Return the line of the user's program at which this rank entered an operation."""
         frames = self.stacks.get(entry.stack, ()) if entry is not None and entry.stack is not None else ()
         return find_user_line(frames, folder)
 
 
 def find_user_line(frames: tuple[SourceLocation, ...], folder: str = "") -> SourceLocation | None:
-    """Return the innermost frame of the user's code, relative to its folder."""
+    """Return the innermost frame of user code, with a path relative to its folder."""
     located = (make_user_location(frame.file, frame.line, frame.function, folder) for frame in frames)
     return next((location for location in located if location is not None), None)
 
 
 def trim_stack(frames: tuple[SourceLocation, ...], folder: str = "") -> tuple[SourceLocation, ...]:
-    """Return a stack without the recorder's own frames; packages are named without their folder."""
+    """Return a stack without the recorder's own frames; package paths are shortened."""
     trimmed = []
     for frame in frames:
         path = frame.file.replace("\\", "/")
@@ -180,7 +180,7 @@ def trim_stack(frames: tuple[SourceLocation, ...], folder: str = "") -> tuple[So
 class Signatures:
     """Numbers for what must be equal on all ranks of an operation; equal signatures have equal numbers.
 
-    Ranks repeat each other: what was derived from a text once is kept for the next rank.
+    Ranks repeat each other, so parsed strings are cached for the next rank.
     """
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ class Signatures:
         return found
 
     def number_operation(self, operation: str, sizes: str, dtypes: str, outputs: str) -> int:
-        """Return the number of what must be equal on all ranks of an operation."""
+        """Return the number of an operation's signature."""
         key = (operation, sizes, dtypes, outputs)
         found = self._by_operation.get(key)
         if found is None:
@@ -208,7 +208,7 @@ class Signatures:
         return found
 
     def number_frame(self, file: str, line: int, function: str) -> int:
-        """Return the number of the line of a frame; -1 if it is not the user's code."""
+        """Return the number of a frame's line; -1 if it is not user code."""
         key = (file, line, function)
         found = self._by_frame.get(key)
         if found is None:
@@ -240,7 +240,7 @@ def _make_signature(operation: str, sizes: str, dtypes: str, outputs: str) -> tu
 
 
 class Stacks(Mapping[int, tuple[SourceLocation, ...]]):
-    """The stacks of a rank by number, innermost frame first; frames are made when a stack is asked for."""
+    """A rank's stacks by number, innermost frame first; frames are decoded on demand."""
 
     def __init__(self, run: Run, rank: int) -> None:
         self._starts: dict[int, tuple[int, int]] = {}
@@ -268,7 +268,7 @@ class Stacks(Mapping[int, tuple[SourceLocation, ...]]):
         return len(self._starts)
 
     def number_lines(self, signatures: Signatures) -> dict[int, int]:
-        """Return the number of the innermost line of the user's code in each stack that has one."""
+        """Return the number of the innermost line of user code in each stack that has one."""
         lines = {}
         for number, (start, end) in self._starts.items():
             found = (signatures.number_frame(*frame) for frame in self._frames[start:end])
@@ -277,7 +277,7 @@ class Stacks(Mapping[int, tuple[SourceLocation, ...]]):
 
 
 def read_flight(run: Run, rank: int, signatures: Signatures) -> RankFlight | None:
-    """Return what a rank's flight recorder says; None if the rank has none.
+    """Read a rank's flight recorder; None if the rank has none.
 
     Raises:
         BadInput: a table is damaged.
@@ -307,7 +307,7 @@ def read_flight(run: Run, rank: int, signatures: Signatures) -> RankFlight | Non
 
 
 class _Entries:
-    """The table of one rank as arrays, in the order in which the operations were entered."""
+    """One rank's table as arrays, in the order of entry."""
 
     def __init__(self, run: Run, rank: int, signatures: Signatures) -> None:
         self.rank, self._signatures = rank, signatures
@@ -343,11 +343,11 @@ class _Entries:
         self._signature = self._number_signatures()
 
     def _finish_batches(self, finished: Mask) -> None:
-        """Set the state of the parts of coalesced operations, which have none of their own.
+        """Set the state of the parts of coalesced operations, which is not recorded.
 
-        They finish with the last entry of the batch. A dump of pending entries leaves that out when it has
-        finished, but not the parts. A batch of one send looks like a plain send: its group tells, and what
-        the group itself counted as completed last.
+        They finish with the last entry of the batch. A dump of pending entries omits that entry once it has
+        finished, but not the parts. A batch of one send looks like a plain send; its group and the group's
+        last completed count tell them apart.
         """
         key = np.stack([self._group, self._sequence, self._p2p_sequence])
         is_first = np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0))
@@ -369,7 +369,7 @@ class _Entries:
                     finished[rows & (self._p2p_sequence == completed)] = True
 
     def _number_signatures(self) -> Integers:
-        """Number each row by what must agree between ranks."""
+        """Number each row by the properties that must agree between ranks."""
         parts = (self._operation, self._sizes, self._dtypes, self._outputs)
         if not len(self.order):
             return np.zeros(0, dtype=np.int64)
@@ -386,7 +386,7 @@ class _Entries:
         return np.asarray(list(numbers), dtype=np.int64)[inverse]
 
     def make_history(self, stacks: "Stacks") -> History:
-        """Return the arrays of the collectives, without those of the recording itself."""
+        """Return the arrays of the collectives, without the recorder's own collectives."""
         recorder = [group.description == CLOCK_GROUP for group in self._group_list]
         is_own = ~np.asarray([*recorder, False], dtype=bool)[self._group]
         rows = np.flatnonzero(is_own & ~self._is_p2p & ~self._operation.equals(_COALESCED))
@@ -408,7 +408,7 @@ class _Entries:
         )
 
     def measure_progress(self) -> dict[str, Progress]:
-        """Return how far the rank is in the collectives of each group, by its entries."""
+        """Return the rank's progress in each group's collectives, from its entries."""
         progress = {}
         for number, group in enumerate(self._group_list):
             rows = np.flatnonzero((self._group == number) & ~self._is_p2p)
@@ -423,9 +423,10 @@ class _Entries:
         return progress
 
     def list_status(self) -> dict[str, tuple[int | None, int | None]]:
-        """Return the last operation that was enqueued and completed, by group, where it counts as entries do.
+        """Return each group's last enqueued and completed operation, where the group numbers them like its
+        entries.
 
-        Whatever came last is counted: for a group with sends, that says nothing of its collectives.
+        The group also counts sends, so for a group with sends the counters say nothing about its collectives.
         """
         return self._status if self._is_nccl else {}
 
@@ -435,8 +436,10 @@ class _Entries:
         return frozenset(self._group_list[number].name for number in numbers)
 
     def list_fronts(self) -> tuple[Entry, ...]:
-        """Return the first unfinished operation of each group, and of each peer and direction, in order."""
-        # The record of the last finished operation; those that a dump leaves out had finished.
+        """Return the first unfinished operation of each group, and of each peer and direction, in order of
+        entry.
+        """
+        # The last finished operation; operations missing from a dump had finished.
         finished = self.order[self._finished]
         last_finished = int(finished[-1]) if len(finished) else -1
         if len(self.order) > 1 and not len(finished):
@@ -456,7 +459,7 @@ class _Entries:
         return tuple(fronts)
 
     def _is_part_of_coalesced(self, row: int) -> bool:
-        """Return True if the entry before it is of the same coalesced operation, and stands for it."""
+        """Return True if the previous entry belongs to the same coalesced operation and represents it."""
         return row > 0 and bool(
             self._group[row - 1] == self._group[row]
             and self._sequence[row - 1] == self._sequence[row]
@@ -491,7 +494,7 @@ class _Entries:
 
 
 def read_columns(run: Run, rank: int) -> Columns:
-    """Return the columns of the rank's entries, in the order in which they were entered; none: empty ones."""
+    """Return the columns of the rank's entries, in the order of entry; empty columns without entries."""
     from zprof.run.schema import TABLES
     from zprof.run.table_reader import make_empty_table
 
@@ -501,7 +504,7 @@ def read_columns(run: Run, rank: int) -> Columns:
 
 
 def read_group_rows(run: Run, rank: int) -> list[tuple[str, str, str, int | None, int | None]]:
-    """Return name, description, ranks, last enqueued and last completed of each group."""
+    """Return each group's name, description, ranks, last enqueued and last completed operation."""
     if not run.has_table(rank, FLIGHT_GROUP):
         return []
     columns = ("group", "description", "ranks", "last_enqueued", "last_completed")
@@ -512,7 +515,7 @@ def read_group_rows(run: Run, rank: int) -> list[tuple[str, str, str, int | None
 def read_main_stack(
     run: Run, rank: int, stacks: Mapping[int, tuple[SourceLocation, ...]]
 ) -> tuple[SourceLocation, ...]:
-    """Return the frames of the main thread, innermost first; empty if no watch saved them."""
+    """Return the main thread's frames, innermost first; empty if no watch saved them."""
     if not run.has_table(rank, FLIGHT_THREAD):
         return ()
     rows = run.table(rank, FLIGHT_THREAD).to_pylist()
@@ -520,7 +523,7 @@ def read_main_stack(
 
 
 def is_in_operation(stack: tuple[SourceLocation, ...]) -> bool | None:
-    """Return True if a thread stands in torch.distributed; None if in a backward, which may wait for it."""
+    """Return True if a thread is in torch.distributed; None in a backward pass, which may wait for it."""
     files = [frame.file.replace("\\", "/") for frame in stack]
     if any("/torch/distributed/" in file and "/elastic/" not in file for file in files):
         return True

@@ -1,8 +1,8 @@
-"""Say what a stuck job waits for from its logs alone, and what they do not tell.
+"""Find what a stuck job waits for from its logs alone, and what the logs do not show.
 
-A line is evidence about the rank that wrote it. "All ranks" needs a stated size; who is late needs a line of
-that rank, or the launcher's word that it has ended. Without either, the answer is who waits, and whose log is
-missing.
+A line is evidence about the rank that wrote it. "All ranks" requires a stated group size; a late rank
+requires a line of its own, or a launcher's report that it has ended. Without either, the result is who waits
+and whose log is missing.
 """
 
 import signal
@@ -31,11 +31,11 @@ from zprof.model.hang import (
 )
 from zprof.run.log_evidence import Basis, LogEvidence, RankLines, Standing, is_default_group
 
-#: Operations in which ranks may have other numbers of elements.
+#: Operations in which element counts may differ between ranks.
 _UNEVEN = frozenset({"all_to_all", "gather", "scatter", "coalesced", "all_gather_coalesced"})
-#: Signals of a watchdog that aborts, and of a launcher that ends the other ranks: the rank is a victim.
+#: Signals sent by an aborting watchdog, or by a launcher that ends the other ranks: the rank is a victim.
 _OF_VICTIMS = frozenset({-signal.SIGABRT, -signal.SIGTERM, -signal.SIGINT})
-#: What decides between groups, the surest first.
+#: Hang classes in order of certainty, to choose between groups.
 _PRECEDENCE = (
     HangClass.MISMATCHED,
     HangClass.DIFFERENT_COLLECTIVES,
@@ -50,11 +50,11 @@ _PRECEDENCE = (
 
 
 class LogGroup(Struct, frozen=True, kw_only=True, dict=True):
-    """One process group as the logs show it.
+    """One process group, as seen in the logs.
 
-    ``lines``: those of the ranks whose global rank is known; ``others``: of ranks known in the group only.
-    ``size``: number of members, None if no line states it. ``members``: their global ranks, None if unknown.
-    ``is_mixed``: the lines have no name, and are of several groups.
+    ``lines``: lines of ranks with a known global rank; ``others``: lines of ranks known only by their rank in
+    the group. ``size``: number of members, None if no line states it. ``members``: global ranks of the
+    members, None if unknown. ``is_mixed``: the lines name no group and come from several groups.
     """
 
     name: str
@@ -73,7 +73,7 @@ class LogGroup(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def has_transfers(self) -> bool:
-        """Return True if a rank stands in a send or receive."""
+        """Return True if a rank is in a send or receive."""
         return any(
             lines.standing is not None and lines.standing.is_p2p
             for lines in (*self.lines.values(), *self.others)
@@ -81,21 +81,21 @@ class LogGroup(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_comparable(self) -> bool:
-        """Return True if numbers of different ranks mean the same operation.
+        """Return True if equal sequence numbers of different ranks mean the same operation.
 
-        Sends count for themselves on each rank. Lines without a name may be of several groups: they are, if a
-        rank has two operations, or if other lines do have a name.
+        Each rank numbers its own sends. Lines without a group name may come from several groups: they do if a
+        rank has two operations, or if other lines name a group.
         """
         return self.sequence is not None and not self.has_transfers and not self.is_mixed
 
     @cached_property
     def is_by_calls(self) -> bool:
-        """Return True if only the calls are known: what was entered, and not what has finished."""
+        """Return True if only the calls are known: which operations were entered, not which finished."""
         return all(lines.basis is Basis.CALL for lines in self.lines.values())
 
     @cached_property
     def sequence(self) -> int | None:
-        """The first operation that a rank has entered and not finished; None if there is none."""
+        """The first operation that a rank has entered but not finished; None if there is none."""
         if self.is_by_calls:
             last = [lines.standing.sequence for lines in self.lines.values() if lines.standing is not None]
             return min(last) + (min(last) < max(last)) if last else None
@@ -104,12 +104,12 @@ class LogGroup(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def states(self) -> dict[int, MemberState]:
-        """Where each rank is that is a member, or has a line on the group."""
+        """The state of each rank that is a member or has a line about the group."""
         silent = dict.fromkeys(self.members or (), MemberState.SILENT)
         return silent | {rank: self.place(lines) for rank, lines in sorted(self.lines.items())}
 
     def place(self, lines: RankLines) -> MemberState:
-        """Return where a rank is by its lines."""
+        """Return a rank's state from its lines."""
         number = self.sequence
         standing = lines.standing
         if standing is not None and (standing.is_p2p or self.is_mixed):
@@ -132,7 +132,7 @@ class LogGroup(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def standings(self) -> dict[int, Standing]:
-        """The stuck operation as each rank names it, if its line does."""
+        """The name of the stuck operation in each rank's line, if any."""
         return {
             rank: lines.standing
             for rank, lines in self.lines.items()
@@ -148,7 +148,9 @@ class LogGroup(Struct, frozen=True, kw_only=True, dict=True):
         return silent if self.members else max(0, self.size - len(self.lines) - len(self.others))
 
     def find_disagreement(self) -> dict[tuple[str, int | None], tuple[int, ...]]:
-        """Return the ranks by what they entered under the same number, if it is not the same."""
+        """Return the ranks by the operation entered under the same sequence number, if the operations
+        differ.
+        """
         entered: dict[tuple[str, int | None], list[int]] = {}
         for rank, standing in self.standings.items():
             inputs = None if standing.kind in _UNEVEN else standing.inputs
@@ -156,7 +158,7 @@ class LogGroup(Struct, frozen=True, kw_only=True, dict=True):
         return {key: tuple(ranks) for key, ranks in entered.items()} if len(entered) > 1 else {}
 
     def describe_operation(self) -> StuckOperation:
-        """Return the stuck operation as most ranks name it."""
+        """Return the stuck operation, as named by most ranks."""
         named = Counter(self.standings.values()).most_common(1)
         pending = [lines.standing for lines in self.lines.values() if lines.standing is not None]
         first = pending[0] if pending and self.sequence is None else Standing(sequence=self.sequence or 0)
@@ -181,11 +183,11 @@ class LogGroup(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def locate(self, rank: int) -> SourceLocation | None:
-        """Return the line of the user's program that entered what a rank stands in."""
+        """Return the line of the user's program at which a rank entered its current operation."""
         return find_user_line(self.stacks.get(rank, ()))
 
     def list_progress(self) -> Iterator[RankProgress]:
-        """Yield what each rank did."""
+        """Yield each rank's progress."""
         for rank, state in self.states.items():
             lines = self.lines.get(rank)
             yield self._make_progress(rank, lines, state)
@@ -209,7 +211,7 @@ class LogGroup(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def list_groups(evidence: LogEvidence) -> list[LogGroup]:
-    """Return the groups in which something is stuck or counted."""
+    """Return the groups with a stuck or a counted operation."""
     by_name: dict[str, list[RankLines]] = {}
     for lines in evidence.lines:
         if lines.basis is not Basis.CONNECTION:
@@ -245,7 +247,7 @@ def _make_group(name: str, lines: Sequence[RankLines], evidence: LogEvidence, ha
 
 
 def _drop_mixed_counters(lines: RankLines) -> RankLines:
-    """Return the lines without counters that count sends too: they contradict the operation."""
+    """Drop counter lines that also count sends: they contradict the operation."""
     standing, enqueued, completed = lines.standing, lines.enqueued, lines.completed
     if standing is None:
         return lines
@@ -256,7 +258,7 @@ def _drop_mixed_counters(lines: RankLines) -> RankLines:
 
 
 def _find_pending(lines: RankLines) -> int | None:
-    """Return the first collective that a rank has entered and not finished."""
+    """Return the first collective that a rank has entered but not finished."""
     if lines.standing is not None:
         return None if lines.standing.is_p2p else lines.standing.sequence
     if lines.enqueued is None or lines.completed is None or lines.completed >= lines.enqueued:
@@ -273,7 +275,7 @@ class _Verdict(Struct, frozen=True, kw_only=True):
 
 
 def judge_logs(evidence: LogEvidence) -> Hang:
-    """Return what the job waits for, as far as its logs tell."""
+    """Return what the job waits for, according to its logs."""
     groups = [group for group in list_groups(evidence) if group.sequence is not None or group.has_transfers]
     ended = _list_ended(evidence)
     if not groups:
@@ -289,7 +291,7 @@ def judge_logs(evidence: LogEvidence) -> Hang:
     first = verdicts[0]
     operations = tuple(verdict.group.describe_operation() for verdict in verdicts)
     culprits = {culprit.rank for culprit in first.culprits}
-    # The ranks that no group knows anything of.
+    # The ranks that appear in no group.
     silent = {rank for group in groups for rank in group.list_ranks(MemberState.SILENT)}
     seen = {rank for group in groups for rank in group.lines}
     return Hang(
@@ -313,15 +315,16 @@ def judge_logs(evidence: LogEvidence) -> Hang:
 
 
 def _rank_verdict(verdict: _Verdict) -> tuple[bool, int, int]:
-    """Return the order of verdicts: a process that ended first, then by class, then by the ranks seen."""
+    """Return the sort key of verdicts: ended processes first, then by hang class, then by ranks seen."""
     has_ended = any(culprit.exit_code is not None for culprit in verdict.culprits)
     return not has_ended, _PRECEDENCE.index(verdict.kind), -len(verdict.group.lines)
 
 
 def _list_ended(evidence: LogEvidence) -> dict[int, int]:
-    """Return the exit codes of the ranks whose process ended for its own reason.
+    """Return the exit codes of ranks whose process ended by itself.
 
-    An exception may be the last word of a victim too: it counts if the rank has no line of its own.
+    A victim may also end with an exception, so an exception counts only if the rank has no line about a
+    group.
     """
     heard = {lines.rank for lines in evidence.lines}
     return {
@@ -334,7 +337,7 @@ def _list_ended(evidence: LogEvidence) -> dict[int, int]:
 
 
 def _judge_endings(evidence: LogEvidence, ended: dict[int, int]) -> Hang:
-    """Judge logs in which no operation is named: who has ended, if the launcher says so."""
+    """Judge logs that name no operation: which ranks ended, if the launcher reports it."""
     culprits = tuple(
         RankAtHang(rank=rank, operation=0, exit_code=code) for rank, code in sorted(ended.items())
     )
@@ -355,7 +358,7 @@ def _judge_group(
     elsewhere: set[int],
     groups: Sequence[LogGroup],
 ) -> _Verdict:
-    """Judge one group; ``elsewhere``: ranks that stand in an operation of another group."""
+    """Judge one group; ``elsewhere``: ranks that are in an operation of another group."""
     if not group.is_comparable:
         return _judge_ended(group, ended) or _Verdict(group=group, kind=HangClass.CANNOT_TELL)
     if entered := group.find_disagreement():
@@ -389,9 +392,11 @@ def _judge_group(
 
 
 def _judge_ended(group: LogGroup, ended: dict[int, int]) -> _Verdict | None:
-    """Judge ranks of the group that have ended; None if there are none, or one stands in the operation."""
+    """Judge ranks of the group that have ended; None if there are none, or if one of them is in the
+    operation.
+    """
     gone = [rank for rank in ended if group.members is None or rank in group.members]
-    # Without a name of the group, a line may have the rank in any group.
+    # If a line names no group, its rank may be relative to any group.
     entered = set(group.list_ranks(MemberState.ENTERED)) if group.name else set[int]()
     if not gone or set(gone) & entered:
         return None
@@ -402,7 +407,9 @@ def _judge_ended(group: LogGroup, ended: dict[int, int]) -> _Verdict | None:
 
 
 def _rate_ended(culprits: Sequence[RankAtHang]) -> Confidence:
-    """Rate processes that ended: of several, one took the others down; an exception may be a victim's."""
+    """Rate the confidence in ended processes: one of several took down the others, and an exception may be a
+    victim's.
+    """
     is_sure = len(culprits) == 1 and (culprits[0].exit_code or 0) < 0
     return Confidence.MEDIUM if is_sure else Confidence.LOW
 
@@ -410,7 +417,7 @@ def _rate_ended(culprits: Sequence[RankAtHang]) -> Confidence:
 def _judge_disagreement(
     group: LogGroup, entered: Mapping[tuple[str, int | None], tuple[int, ...]]
 ) -> _Verdict:
-    """Judge ranks that entered different operations under the same number: the fewer ones are odd."""
+    """Judge ranks that entered different operations under the same number: the minority is odd."""
     by_count = sorted(entered.items(), key=lambda item: -len(item[1]))
     most, *rest = by_count
     is_other = len({kind for kind, _ in entered}) > 1
@@ -430,7 +437,7 @@ def _judge_disagreement(
     return _Verdict(
         group=group,
         kind=HangClass.DIFFERENT_COLLECTIVES if is_other else HangClass.MISMATCHED,
-        # Without a name of its group a line may be of any: then numbers are alike by chance.
+        # A line that names no group may belong to any group; then numbers match by chance.
         confidence=Confidence.MEDIUM if has_majority and group.name else Confidence.LOW,
         culprits=tuple(
             RankAtHang(
@@ -447,10 +454,10 @@ def _judge_disagreement(
 
 
 def _judge_shift(group: LogGroup) -> _Verdict:
-    """Judge ranks that stand in an operation which others have finished.
+    """Judge ranks that are in an operation that others have finished.
 
-    Of several, the numbers have shifted: an operation was skipped, or entered in another order, and nobody
-    can say on which side. A single one may have a device that stopped.
+    With several such ranks, the numbers have shifted: an operation was skipped or entered in another order,
+    and it is unknown on which side. A single rank may have a stopped device.
     """
     entered, past = group.list_ranks(MemberState.ENTERED), group.list_ranks(MemberState.PAST)
     is_whole = group.unseen == 0 and len(entered) + len(past) == group.size
@@ -461,10 +468,10 @@ def _judge_shift(group: LogGroup) -> _Verdict:
 
 
 def _rate_late(group: LogGroup, late: Sequence[int], groups: Sequence[LogGroup]) -> Confidence:
-    """Rate ranks that have not entered what others stand in.
+    """Rate the confidence in ranks that have not entered an operation in which others wait.
 
-    They may wait in a group of which no line is there; and if most have not entered it, those in it are the
-    odd ones.
+    They may wait in a group without log lines. If most ranks have not entered the operation, the ranks inside
+    are the odd ones.
     """
     entered = group.list_ranks(MemberState.ENTERED)
     has_other_groups = any(other is not group for other in groups) or not group.is_default

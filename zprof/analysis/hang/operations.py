@@ -1,7 +1,7 @@
-"""Bring the flight recorders of all ranks together: for each unfinished operation, where each member is.
+"""Combine all ranks' flight recorders: where each member of each unfinished operation is.
 
-A collective is identified by its group and sequence number. A send is paired with the receive of its peer:
-the first unfinished one of each direction on either side.
+A collective is identified by its group and sequence number. A send is paired with its peer's receive: the
+first unfinished operation of each direction on either side.
 """
 
 import sys
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from zprof.analysis.hang.flight import Entry, Group, Progress, RankFlight, Signatures
 
-#: Operations that finish on one rank only after all have entered; in others the root may leave first.
+#: Operations that no rank finishes before all have entered; in others, the root may leave first.
 _SYMMETRIC = (
     "all_reduce",
     "allreduce",
@@ -29,14 +29,14 @@ _ONE_SIDED = ("send", "recv", "broadcast", "reduce", "gather", "scatter")
 
 
 _NO_PROGRESS = Progress(entered=0, finished=0, is_exact=False)
-#: An operation that no dump names.
+#: Name of an operation that is in no dump.
 _UNKNOWN_OPERATION = "collective"
 
 
 class OperationKey(Struct, frozen=True, order=True):
-    """Identity of an operation: a collective of a group, or the first pending send from one rank to another.
+    """Identity of an operation: a group's collective, or the first pending send from one rank to another.
 
-    ``sequence`` is that of the collective; -1 for a send, whose two sides count for themselves.
+    ``sequence`` is the collective's number; -1 for a send, whose two sides are numbered separately.
     """
 
     group: str
@@ -52,12 +52,11 @@ class OperationKey(Struct, frozen=True, order=True):
 
 
 class PendingOperation(Struct, frozen=True, kw_only=True):
-    """An operation that at least one rank has entered and not finished.
+    """An operation that at least one rank has entered but not finished.
 
-    ``entries``: those of the ranks for which it is the first unfinished operation of the group. ``behind``:
-    members that have entered it, and stand in an earlier operation. ``late``: members that have not entered
-    it. ``finished``: members that have left it. ``unknown``: members without a dump, or whose dump does not
-    say.
+    ``entries``: entries of the ranks for which it is the group's first unfinished operation. ``behind``:
+    members that have entered it but are in an earlier operation. ``late``: members that have not entered it.
+    ``finished``: members that have left it. ``unknown``: members without a dump, or whose dump does not tell.
     """
 
     key: OperationKey
@@ -80,9 +79,9 @@ class PendingOperation(Struct, frozen=True, kw_only=True):
 
 
 class Job(Struct, frozen=True, kw_only=True, dict=True):
-    """The flight recorders of a job, by rank.
+    """A job's flight recorders, by rank.
 
-    ``missing``: ranks without one; ``unread``: ranks of which entries could not be read.
+    ``missing``: ranks without a flight recorder; ``unread``: ranks with unreadable entries.
     """
 
     flights: Mapping[int, RankFlight]
@@ -92,7 +91,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def operations(self) -> tuple[PendingOperation, ...]:
-        """All operations that are the first unfinished one of a group on some rank."""
+        """All operations that are some rank's first unfinished operation in a group."""
         keys: dict[OperationKey, dict[int, Entry]] = {}
         for rank, fronts in self.fronts.items():
             for entry in fronts:
@@ -103,7 +102,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def progress(self) -> Mapping[int, Mapping[str, Progress]]:
-        """How far each rank is in the collectives of each group, by its entries and the group's own count."""
+        """Each rank's progress in each group's collectives, from its entries and the group's own counters."""
         mixed = frozenset[str]().union(*(flight.p2p_groups for flight in self.flights.values()))
         known = {
             rank: {
@@ -118,14 +117,14 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def fronts(self) -> Mapping[int, tuple[Entry, ...]]:
-        """The first unfinished operations of each rank, those included that its buffer no longer has."""
+        """Each rank's first unfinished operations, including those no longer in its buffer."""
         return {rank: self._complete_fronts(flight) for rank, flight in self.flights.items()}
 
     @cached_property
     def standing(self) -> Mapping[int, int]:
-        """The place in the order of a rank where it stands: at its first unfinished collective.
+        """Each rank's position in its own order: its first unfinished collective.
 
-        Sends and receives before it may be unfinished too; what it entered later has to wait.
+        Earlier sends and receives may also be unfinished; later operations have to wait.
         """
         return {
             rank: next(
@@ -135,7 +134,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
         }
 
     def _complete_fronts(self, flight: RankFlight) -> tuple[Entry, ...]:
-        """Return the fronts; an operation that was overwritten is taken from the dump of a peer."""
+        """Return the fronts; an overwritten operation is taken from a peer's dump."""
         fronts = []
         for entry in flight.fronts:
             first = self.progress[flight.rank][entry.group.name].finished + 1
@@ -150,14 +149,14 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
         return {}
 
     def _describe_place(self, group: Group, sequence: int) -> dict[str, Any]:
-        """Return what is known of a collective from any rank that has it."""
+        """Describe a collective from any rank that has it."""
         key = (group.name, sequence)
         if key not in self._places:
             self._places[key] = self._search_place(group, sequence)
         return self._places[key]
 
     def name_operation(self, group: Group, sequence: int) -> str:
-        """Return the operation at a place of a group, "collective" if no dump has it."""
+        """Return the name of the operation at a position in a group, "collective" if no dump has it."""
         return str(self._describe_place(group, sequence)["operation"])
 
     def _search_place(self, group: Group, sequence: int) -> dict[str, Any]:
@@ -176,7 +175,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
         return {"operation": self._name_any(group), "sizes": "", "dtypes": ""}
 
     def _name_any(self, group: Group) -> str:
-        """Return the last collective of a group that any dump has."""
+        """Return the name of a group's last collective in any dump."""
         for flight in self.flights.values():
             history = flight.history
             if group in history.groups:
@@ -187,7 +186,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _ranks_by_group(self) -> dict[str, tuple[int, ...]]:
-        """The members of groups whose ranks no dump states: all ranks that know them."""
+        """Members of the groups whose ranks no dump states: all ranks that know the group."""
         known: dict[str, set[int]] = {}
         for flight in self.flights.values():
             for name, group in flight.groups.items():
@@ -195,7 +194,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
         return {name: tuple(sorted(ranks)) for name, ranks in known.items()}
 
     def list_members(self, group: Group) -> tuple[int, ...]:
-        """Return the global ranks of a group."""
+        """Return a group's global ranks."""
         if group.ranks:
             return group.ranks
         ranks = self._ranks_by_group.get(group.name, ())
@@ -204,7 +203,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
         return ranks
 
     def _identify(self, entry: Entry) -> OperationKey | None:
-        """Return the key of an entry; None for a send or receive whose peer is unknown."""
+        """Return an entry's key; None for a send or receive with an unknown peer."""
         group = entry.group
         members = self.list_members(group)
         if not entry.is_p2p:
@@ -223,7 +222,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
             if flight is None:
                 unknown.add(rank)
             elif rank in entries:
-                # Is the rank in an operation that it entered before this one?
+                # True if the rank is in an operation that it entered before this one.
                 entry = entries[rank]
                 first = next((front for front in self.fronts[flight.rank] if not front.is_passed), None)
                 if first is not None and first.order < entry.order:
@@ -241,7 +240,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
                 else:
                     (late if progress.is_exact else untold).add(rank)
         beyond = {rank for rank in untold if self._stands_beyond(rank, entries)}
-        # Either most have finished it and a few hang in it, or most hang in it and a few have skipped it.
+        # Either most have finished it and a few hang in it, or most hang in it and a few skipped it.
         have_finished = beyond if len(beyond) > len(entries) else set[int]()
         finished |= have_finished
         late |= untold - have_finished
@@ -255,7 +254,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def _stands_beyond(self, rank: int, entries: Mapping[int, Entry]) -> bool:
-        """Return True if a rank stands in a collective that ranks in this operation have entered after it."""
+        """Return True if a rank is in a collective that ranks in this operation entered after it."""
         standing = next((front for front in self.fronts[rank] if not front.is_p2p), None)
         return standing is not None and any(
             front.group.name == standing.group.name
@@ -267,7 +266,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def _add_status(progress: Progress, status: tuple[int | None, int | None] | None) -> Progress:
-    """Return the progress with what the group itself counted; its buffer may have lost entries."""
+    """Add the group's own counters to the progress; the buffer may have lost entries."""
     enqueued, completed = status or (None, None)
     if enqueued is None:
         return progress
@@ -280,7 +279,7 @@ def _add_status(progress: Progress, status: tuple[int | None, int | None] | None
 
 
 def is_symmetric(operation: str) -> bool:
-    """Return True if no rank can leave the operation before all have entered it."""
+    """Return True if no rank can leave the operation before all ranks have entered it."""
     name = operation.lower()
     if any(word in name for word in _SYMMETRIC) or name == "barrier":
         return True
@@ -288,5 +287,5 @@ def is_symmetric(operation: str) -> bool:
 
 
 def list_ranks(operations: Iterable[PendingOperation]) -> tuple[int, ...]:
-    """Return all ranks that wait in one of the operations."""
+    """Return all ranks that wait in any of the operations."""
     return tuple(sorted({rank for operation in operations for rank in operation.entries}))

@@ -1,7 +1,7 @@
-"""Compare what the ranks of a group entered at the same place, with each other and with what is usual.
+"""Compare what a group's ranks entered at the same position, with each other and with the usual order.
 
-A training loop repeats: what was entered before in the same context tells what is expected now, and so which
-of two ranks left the usual order.
+A training loop repeats, so earlier entries in the same context show what is expected now, and which of two
+ranks left the usual order.
 """
 
 from collections import Counter
@@ -15,25 +15,25 @@ from msgspec.structs import replace
 from zprof.analysis.hang.flight import OwnOrder
 from zprof.analysis.hang.operations import Job
 
-#: Sequence numbers before a place that must agree with an earlier place for the two to have one context.
+#: Number of preceding operations that must be equal for two positions to have the same context.
 _MAX_CONTEXT = 4
 _MIN_CONTEXT = 1
-#: Operations of a rank that must be as before, if a whole round is longer; and how many are compared.
+#: Operations of a rank that must repeat, if a whole round is longer; and how many are compared.
 _LONG = 24
-#: Operations of a round that a rank may have left out.
+#: Maximum number of a round's operations that a rank may have left out.
 _MAX_LEFT_OUT = 8
 _MAX_LENGTH = 2048
 
 
 class Divergence(Struct, frozen=True, kw_only=True):
-    """The first place of a group at which its ranks entered different things.
+    """The first position at which a group's ranks entered different operations.
 
-    ``entered``: the number of the signature per rank. ``expected``: what the place usually holds; None if
-    nothing tells. ``odd``: the ranks that entered something else. ``by_line``: the operations are equal, but
-    the lines of the program differ, here and at every later place. ``is_skip``: the odd ranks entered what
-    usually follows. ``is_swapped``: the ranks entered the same two operations in another order, or the odd
-    ones entered what usually follows at a line that usually does not. ``is_sure``: the order of each rank's
-    own earlier rounds does not say otherwise.
+    ``entered``: the signature number by rank. ``expected``: the usual signature number here; None if unknown.
+    ``odd``: the ranks that entered something else. ``by_line``: the operations are equal, but the program
+    lines differ, here and at every later position. ``is_skip``: the odd ranks entered the operation that
+    usually follows. ``is_swapped``: the ranks entered the same two operations in a different order, or the
+    odd ranks entered the operation that usually follows, but at a new line. ``is_sure``: no rank's own
+    earlier rounds contradict this.
     """
 
     group: str
@@ -48,7 +48,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
 
 
 class _Places(Struct, frozen=True, kw_only=True):
-    """All collectives of one group on all ranks, by sequence number: one value per rank and place."""
+    """All collectives of one group, by sequence number: one value per rank and position."""
 
     sequences: Any
     ranks: Any
@@ -57,7 +57,7 @@ class _Places(Struct, frozen=True, kw_only=True):
 
 
 def find_divergences(job: Job) -> tuple[Divergence, ...]:
-    """Return the first place at which the ranks of a group differ, for each group in which they do."""
+    """Return the first position at which a group's ranks differ, for each group in which they do."""
     found = []
     for group, places in _gather_places(job).items():
         divergence = _compare_operations(job, group, places) or _compare_lines(group, places)
@@ -67,7 +67,7 @@ def find_divergences(job: Job) -> tuple[Divergence, ...]:
 
 
 def _gather_places(job: Job) -> dict[str, _Places]:
-    """Return the places of each group that several ranks are in."""
+    """Return the positions of each group with several ranks."""
     parts: dict[str, list[tuple[Any, Any, Any, Any]]] = {}
     for flight in job.flights.values():
         history = flight.history
@@ -107,9 +107,9 @@ def _find_mixed(sequences: Any, values: Any) -> Any:
 
 
 def _compare_operations(job: Job, group: str, places: _Places) -> Divergence | None:
-    """Return the first place with different operations, or with different sizes in one that cannot finish.
+    """Return the first position with different operations, or with different sizes in an unfinished one.
 
-    An operation that has finished everywhere with different sizes is meant to have them.
+    Different sizes are intended if the operation has finished everywhere.
     """
     finished = min(
         (progress[group].finished for progress in job.progress.values() if group in progress), default=0
@@ -130,7 +130,7 @@ def _compare_operations(job: Job, group: str, places: _Places) -> Divergence | N
 
 
 def _compare_lines(group: str, places: _Places) -> Divergence | None:
-    """Return the place from which on the lines of the ranks differ everywhere, if they agreed before."""
+    """Return the position after which all program lines differ between ranks, if they agreed before."""
     known = places.lines >= 0
     sequences, lines = places.sequences[known], places.lines[known]
     if not len(sequences):
@@ -149,7 +149,7 @@ def _compare_lines(group: str, places: _Places) -> Divergence | None:
 
 
 def _ask_own_order(job: Job, group: str, sequence: int) -> dict[int, bool]:
-    """Return whether each rank came to a place of a group as in its own earlier rounds, if known."""
+    """Return, for each rank, whether it reached a group's position as in its own earlier rounds, if known."""
     fits = {}
     for rank, flight in job.flights.items():
         history = flight.history
@@ -167,7 +167,7 @@ def _ask_own_order(job: Job, group: str, sequence: int) -> dict[int, bool]:
 def _judge_place(
     group: str, places: _Places, sequence: int, values: Any, own: Mapping[int, bool] | None
 ) -> Divergence:
-    """Judge who is odd: by the ranks' own order (None: the values are lines), else by most ranks."""
+    """Judge which ranks are odd: by their own order (None: the values are lines), else by majority."""
     here = places.sequences == sequence
     entered = dict(zip(places.ranks[here].tolist(), values[here].tolist(), strict=True))
     usual = _list_common(places, values, sequence)
@@ -179,7 +179,7 @@ def _judge_place(
     is_sure = True
     if len(by_order) == 1 and left and not by_order & left:
         (kept,) = by_order
-        # A rank that repeats its round, while most go another way together, is the odd one.
+        # A rank that repeats its round while the majority leaves it together is the odd one.
         expected, is_sure = (most, False) if has_majority and kept != most else (kept, True)
     elif not has_majority:  # what came here in earlier rounds
         expected = _expect(usual, sequence)
@@ -205,7 +205,7 @@ def _judge_place(
 def _is_shifted(
     places: _Places, values: Any, sequence: int, odd: tuple[int, ...], usual: Mapping[int, int | None]
 ) -> bool:
-    """Return True if the odd ranks entered from here on what the others enter one place later."""
+    """Return True if the odd ranks are one operation ahead of the others from this position on."""
     later = places.sequences >= sequence
     is_odd = np.isin(places.ranks, odd)
     others = dict(
@@ -228,7 +228,7 @@ def _is_shifted(
 
 
 def _is_swapped(places: _Places, values: Any, sequence: int) -> bool:
-    """Return True if the ranks entered the same two operations in one of two orders."""
+    """Return True if the ranks entered the same two operations in two different orders."""
     rows = [places.sequences == place for place in (sequence, sequence + 1)]
     first, then = (
         dict(zip(places.ranks[here].tolist(), values[here].tolist(), strict=True)) for here in rows
@@ -238,7 +238,7 @@ def _is_swapped(places: _Places, values: Any, sequence: int) -> bool:
 
 
 def _list_common(places: _Places, values: Any, before: int) -> dict[int, int]:
-    """Return the value that all ranks agree on, by sequence number, before a place."""
+    """Return the value that all ranks agree on, by sequence number, before a position."""
     earlier = places.sequences < before
     sequences, agreed = places.sequences[earlier], values[earlier]
     if not len(sequences):
@@ -250,7 +250,7 @@ def _list_common(places: _Places, values: Any, before: int) -> dict[int, int]:
 
 
 def _expect(usual: Mapping[int, int | None], sequence: int) -> int | None:
-    """Return what followed all earlier places with the same context, the longest that occurs."""
+    """Return what always followed the same context earlier, for the longest context that occurs."""
     for length in range(_MAX_CONTEXT, _MIN_CONTEXT - 1, -1):
         context = [usual.get(sequence - back) for back in range(1, length + 1)]
         if None in context:
@@ -267,10 +267,10 @@ def _expect(usual: Mapping[int, int | None], sequence: int) -> int | None:
 
 
 def leaves_own_order(job: Job, rank: int, entered_order: int, skipped: str) -> bool:
-    """Return True if a rank went another way than in its earlier rounds, since its last part in a group.
+    """Return True if a rank left the order of its earlier rounds since its last operation in a group.
 
-    ``entered_order``: the place in its order of what it stands in. ``skipped``: the name of the group in
-    which others wait for it.
+    ``entered_order``: position of its current operation in its own order. ``skipped``: the name of the group
+    in which others wait for it.
     """
     if rank in job.unread:
         return False
@@ -283,9 +283,9 @@ def leaves_own_order(job: Job, rank: int, entered_order: int, skipped: str) -> b
 
 
 def enters_at_new_line(job: Job, rank: int, group: str, sequence: int) -> bool:
-    """Return True if a rank entered an operation at another line of the program than ever before.
+    """Return True if a rank entered an operation at a program line where it never did so before.
 
-    Who leaves out an operation comes to the next one where it always does.
+    A rank that skips an operation enters the next one at its usual line.
     """
     history = job.flights[rank].history
     names = [each.name for each in history.groups]
@@ -301,9 +301,9 @@ def enters_at_new_line(job: Job, rank: int, group: str, sequence: int) -> bool:
 
 
 def _has_left_order(own: OwnOrder, group: int, place: int) -> bool | None:
-    """Return True if a rank left out a part in a group that it repeats, since its last one there.
+    """Return True if a rank skipped an operation of a group that it repeats, since its last one there.
 
-    None: nothing tells, or it has no part in the group before.
+    None if unknown, or if the rank entered nothing in the group before.
     """
     before = np.flatnonzero(own.group[:place] == group)
     if not len(before):
@@ -319,9 +319,10 @@ def _has_left_order(own: OwnOrder, group: int, place: int) -> bool | None:
 
 
 def _leaves_out(own: OwnOrder, group: int, earlier: int, start: int, end: int) -> bool:
-    """Return True if what was entered from ``start`` to ``end`` came soon after ``earlier``, with less.
+    """Return True if ``start`` to ``end`` equals what followed ``earlier``, minus a few operations of the
+    group.
 
-    A rank that goes on with something new may have come to the end of a loop.
+    A rank that continues with new operations may have reached the end of a loop.
     """
     actual = own.token[start : end + 1]
     return any(
@@ -332,9 +333,9 @@ def _leaves_out(own: OwnOrder, group: int, earlier: int, start: int, end: int) -
 
 
 def find_earlier(tokens: Any, place: int) -> int | None:
-    """Return the last place before which came the same operations as before ``place``, as many as possible.
+    """Return the last earlier position preceded by the same operations as ``place``, as many as possible.
 
-    None if less than a whole round, or a long part of it, is the same, or if other such places were followed
+    None if less than a whole round (or a long part of it) is equal, or if other such positions were followed
     by something else.
     """
     ends = np.flatnonzero(tokens[: max(place - 1, 0)] == tokens[place - 1]) + 1 if place else np.zeros(0, int)

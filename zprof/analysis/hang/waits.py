@@ -1,8 +1,9 @@
-"""Find what is causally first: the graph of who waits for whom, and the nodes in it that wait for nobody.
+"""Find the root causes of a hang: build the graph of who waits for whom, and find the nodes that wait for
+nobody.
 
-Ranks point to the operations in which they stand, operations to the members that keep them from finishing. A
-rank that waits in a tensor group because its peer waits in an expert group is a victim; what everything leads
-to, and leads nowhere itself, is the cause.
+Ranks point to the operations they are in, operations to the members that keep them from finishing. A rank
+that waits in a tensor group because its peer waits in an expert group is a victim; the node that all paths
+lead to, and that leads nowhere itself, is the cause.
 """
 
 from collections import Counter
@@ -16,9 +17,9 @@ Node = int | OperationKey
 
 
 class Root(Struct, frozen=True, kw_only=True):
-    """What others wait for and that waits for nobody else: ranks, operations, or both in a circle.
+    """A cause that others wait for and that waits for nobody else: ranks, operations, or a cycle of both.
 
-    ``held_up``: the operations that wait for the ranks of this root.
+    ``held_up``: the operations that wait for this root's ranks.
     """
 
     ranks: tuple[int, ...]
@@ -27,11 +28,11 @@ class Root(Struct, frozen=True, kw_only=True):
 
 
 def find_roots(job: Job, stopped: frozenset[int]) -> tuple[Root, ...]:
-    """Return all roots of the waits; ``stopped`` ranks wait for nobody, since they finish nothing at all.
+    """Return all roots of the waits; ``stopped`` ranks finish nothing at all, so they wait for nobody.
 
-    A rank may have passed an operation without waiting for it (a receive that was posted early). Whether it
-    waits for it later is not known: such an edge counts where nothing else explains what the rank does, and
-    not if it would close a circle.
+    A rank may have passed an operation without waiting for it (a receive posted early). Whether it waits for
+    it later is unknown: such an edge counts only if nothing else explains what the rank does, and if it
+    closes no cycle.
     """
     operations = {operation.key: operation for operation in job.operations}
     edges = _list_edges(job, operations, stopped)
@@ -53,9 +54,9 @@ def _add_passed(
     edges: dict[Node, set[Node]],
     component: Mapping[Node, int],
 ) -> bool:
-    """Let operations that all are in, and nobody leaves, wait for members that passed something unfinished.
+    """Add edges from operations without late members to members that passed something unfinished.
 
-    A device finishes what it passed before what its host entered after waiting for it.
+    A device finishes passed operations before those that its host entered after waiting for them.
     """
     passed: dict[int, set[Node]] = {}
     for key, operation in operations.items():
@@ -113,7 +114,7 @@ def _list_edges(
     passed: dict[int, set[Node]] = {}
     for key, operation in operations.items():
         holding = operation.late | operation.behind | (stopped.intersection(operation.members))
-        # A missing rank is only suspected if nobody else holds the operation up.
+        # A missing rank is suspected only if nobody else holds the operation up.
         edges[key] = set(holding - operation.finished or operation.unknown)
         for rank in operation.members:
             edges.setdefault(rank, set())
@@ -132,7 +133,7 @@ def _list_edges(
 def _has_only_passed(
     edges: Mapping[Node, set[Node]], operations: Mapping[OperationKey, PendingOperation], rank: int
 ) -> bool:
-    """Return True if a rank has left all operations behind that it has not finished."""
+    """Return True if a rank has passed all of its unfinished operations."""
     keys = [key for key in edges[rank] if not isinstance(key, int)]
     return bool(keys) and all(operations[key].entries[rank].is_passed for key in keys)
 
