@@ -1,7 +1,7 @@
 """Compute unions, intersections and differences of sets of time intervals.
 
-A set is an int64 array of shape (n, 2) with rows ``[start, end)``. Inputs may overlap, be unsorted or contain
-empty rows. Results are sorted and disjoint, without empty or touching rows. All operations are O(n log n).
+A set is an int64 array of shape (n, 2) with rows ``[start, end)``. Input rows may overlap, be unsorted or be
+empty. Results are sorted and disjoint, without empty or touching rows. All operations are O(n log n).
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ Intervals = npt.NDArray[np.int64]
 
 EMPTY: Intervals = np.empty((0, 2), dtype=np.int64)
 EMPTY.setflags(write=False)
-#: No instants, or no other integers.
+#: An empty set of instants or other integers.
 NO_INTS: Int64s = np.empty(0, dtype=np.int64)
 NO_INTS.setflags(write=False)
 _FIRST_NS, _LAST_NS = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -30,7 +30,7 @@ def intervals(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
 
 
 def union(*sets: Intervals) -> Intervals:
-    """Return the union of the sets."""
+    """Return the union of sets."""
     filled = [rows for rows in sets if len(rows)]
     if not filled:
         return EMPTY
@@ -98,7 +98,7 @@ def covered(a: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64s:
 
 
 def _overlap(a: Intervals, starts: Int64s, ends: Int64s) -> Intervals:
-    """Return the intersection of a merged set and one given by its starts and ends; both have rows."""
+    """Return the intersection of a merged set with a set given by starts and ends; neither is empty."""
     first = np.searchsorted(ends, a[:, 0], side="right")
     count = np.searchsorted(starts, a[:, 1], side="left") - first
     row = np.repeat(np.arange(len(a)), count)

@@ -1,1 +1,1 @@
-"""Analyse the memory of a run: who owned which bytes at each rank's peak. Pure functions over its tables."""
+"""Analyse a run's memory: who owned which bytes at each rank's peak. Pure functions over its tables."""

@@ -1,9 +1,9 @@
-"""Analyse the memory of every rank, combine the results, and compare ranks or runs by place of allocation.
+"""Analyse every rank's memory, combine the results, and compare ranks or runs by allocation site.
 
-Of a live recording, a rank has its own device, the host, and the window from the start of the program to its
-first step.
+In a live recording, a rank has its own device, the host, and the window from program start to the first step.
 
-A place is matched by file name, line, function and operator; if code was moved, by its order in the function.
+Allocation sites are matched by file name, line, function and operator; if code moved, by order in the
+function.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,7 +69,7 @@ from zprof.run.reader import Run
 
 #: Maximum number of ranks whose timelines a report shows; the largest and the smallest peak are included.
 _MAX_TIMELINES = 8
-#: Owner, kind of group, file name and function, line, operator.
+#: Owner, group kind, file name and function, line, operator.
 _Key = tuple[str, str, str, str, int, str]
 _MERGED, _BEFORE, _PLACE = "merged", "before", "place"
 _HOST, _META = "cpu", "meta"
@@ -77,13 +77,13 @@ _HOST, _META = "cpu", "meta"
 _MAX_DEVICES = 16
 _REQUEST = "oom_request"
 OUT_OF_MEMORY = "oom"
-#: Tables of the windows other than the memory window in which an allocation may have failed.
+#: Tables of other windows than the memory window in which an allocation may have failed.
 _OTHER_WINDOWS = ((INIT, "init_alloc", "init_role"), (OUT_OF_MEMORY, "oom_alloc", "oom_role"))
 _STEP_PHASES = frozenset(phase.value for phase in Phase if phase is not Phase.OTHER)
 
 
 class MemoryAnalysis(Struct, frozen=True, kw_only=True):
-    """Memory results of all ranks, and their gaps."""
+    """Memory results of all ranks, with gaps."""
 
     memory: Memory
     gaps: tuple[Gap, ...]
@@ -110,13 +110,13 @@ def _analyse_rank(run: Run, rank: int) -> RankMemoryResult:
 
 
 def combine_ranks(facts: TrainingFacts, results: Sequence[RankMemoryResult]) -> MemoryAnalysis:
-    """Combine the results of the ranks: their leaves, the formula checks, and the spread between ranks."""
+    """Combine the ranks' results: their leaves, the formula checks, and the spread between ranks."""
     ranks = tuple(memory for result in results for memory in result.per_rank)
     states = tuple(measured for result in results for measured in result.states)
     gaps = [*(gap for result in results for gap in result.gaps), *find_formula_gaps(facts, states)]
     if any(memory.device == "cpu" for memory in ranks):
         gaps.append(make_gap("no_device_memory_on_cpu"))
-    # The timelines of the largest ranks and the smallest rank, in rank order.
+    # Keep the timelines of the largest ranks and the smallest rank, in rank order.
     timelines = [entry for result in results for entry in result.timelines]
     by_size = [memory.rank for memory in sorted(ranks, key=attrgetter("peak_bytes"), reverse=True)]
     if len(by_size) > _MAX_TIMELINES:
@@ -148,7 +148,7 @@ def combine_ranks(facts: TrainingFacts, results: Sequence[RankMemoryResult]) -> 
 def find_rank_spread(ranks: Sequence[RankMemory]) -> RankSpread | None:
     """Return the difference between the largest and the smallest rank; None for fewer than two ranks.
 
-    The deltas sum to the difference. Among ranks with equal peaks, the first is used.
+    The deltas sum to the difference. Of ranks with equal peaks, the first is used.
     """
     if len(ranks) < 2:
         return None
@@ -169,7 +169,7 @@ def find_rank_spread(ranks: Sequence[RankMemory]) -> RankSpread | None:
 
 
 def _add_groups(spread: RankSpread | None, results: Sequence[RankMemoryResult]) -> RankSpread | None:
-    """Return the spread with the groups of both ranks if both ranks are snapshots: only those list all."""
+    """Add the allocation groups of both ranks if both are snapshots: only snapshots list all groups."""
     if spread is None or not spread.difference_bytes:
         return spread
     groups = {memory.rank: result.top for result in results if result.growth for memory in result.per_rank}
@@ -186,7 +186,7 @@ def _list_bytes_by_tenant(rank: RankMemory) -> Mapping[str, int]:
 
 
 class _Side(Struct):
-    """The bytes and blocks of one place in one snapshot, and its frame."""
+    """Bytes, blocks and frame of one allocation site in one snapshot."""
 
     where: str
     bytes: int = 0
@@ -194,7 +194,7 @@ class _Side(Struct):
 
 
 def compare_groups(a: Memory, b: Memory) -> tuple[GroupChange, ...]:
-    """Return the changes of all groups, largest first, of either sign; empty unless both are snapshots."""
+    """Return the changes of all groups, largest absolute change first; empty unless both are snapshots."""
     ranks = _find_largest_rank(a), _find_largest_rank(b)
     if not all(rank and memory.is_history(rank.rank) for rank, memory in zip(ranks, (a, b), strict=True)):
         return ()
@@ -206,7 +206,7 @@ def compare_groups(a: Memory, b: Memory) -> tuple[GroupChange, ...]:
 
 
 def find_group_phases(a: Memory, b: Memory) -> tuple[str, str]:
-    """Return the phases of the two peaks whose groups are compared; empty if unknown."""
+    """Return the phases of the two compared peaks; empty if unknown."""
     ranks = _find_largest_rank(a), _find_largest_rank(b)
     before, after = (rank.peak_phase if rank else "" for rank in ranks)
     return before, after
@@ -217,9 +217,9 @@ def _find_largest_rank(memory: Memory) -> RankMemory | None:
 
 
 def list_group_changes(a: Sequence[Allocation], b: Sequence[Allocation]) -> tuple[GroupChange, ...]:
-    """Return the changes of all groups of two ranks of snapshots, largest first, of either sign."""
+    """Return the changes of all groups between two snapshot ranks, largest absolute change first."""
     before, after = _sum_places(a), _sum_places(b)
-    # Rename places of ``a`` whose line ``b`` lacks, if both have as many such places in that function.
+    # Rename sites of ``a`` whose line ``b`` lacks, if both have equally many such sites in the function.
     moved: dict[tuple[str, ...], tuple[list[_Key], list[_Key]]] = {}
     for index, (own, other) in enumerate(((before, after), (after, before))):
         for key in sorted(key for key in own if key not in other and key[2] == _PLACE):
@@ -233,7 +233,7 @@ def list_group_changes(a: Sequence[Allocation], b: Sequence[Allocation]) -> tupl
 
 
 def _rank_change(change: GroupChange) -> tuple[int, int, str, str, str]:
-    """Return the sort key: the largest change first, and of equal ones the growth."""
+    """Return the sort key: largest change first, growth before shrinkage."""
     delta = change.delta_bytes
     return (-abs(delta), -delta, change.tenant, change.where, change.operator)
 
@@ -277,7 +277,7 @@ def _make_change(key: _Key, a: _Side | None, b: _Side | None) -> GroupChange:
 
 
 class _Device(Struct, frozen=True, kw_only=True):
-    """One device of a rank in one window."""
+    """One device of one rank in one window."""
 
     name: str
     lives: RankLives
@@ -352,13 +352,13 @@ def analyse_recorded_rank(run: Run, rank: int) -> RankMemoryResult:
 
 
 def _list_recorded_steps(run: Run, rank: int) -> list[int]:
-    """Return the steps of the rank's windows; its counters were also sampled in all other steps."""
+    """Return the steps of the rank's windows; counters were sampled in all other steps, too."""
     manifest = run.rank_manifests[rank]
     return [*manifest.memory_steps, *manifest.time_steps]
 
 
 def _select_allocator_rows(alloc: Columns) -> Columns:
-    """Return the rows for memory from a torch allocator; tensors on ``meta`` have no memory."""
+    """Return the rows of memory from a torch allocator; tensors on ``meta`` have no memory."""
     is_allocated = alloc.texts("source").equals("storage", "profiler") & (alloc.ints("bytes") > 0)
     return alloc.at(is_allocated & ~alloc.texts("device").equals(_META))
 
@@ -375,7 +375,9 @@ def _read_devices(alloc: Columns, role: Columns, timeline: Timeline) -> list[_De
 
 
 def _choose_own_device(devices: list[_Device]) -> tuple[_Device, list[_Device], list[_Device]]:
-    """Return the rank's own device (the accelerator with the largest peak, else the host), host, others."""
+    """Return the rank's own device (the accelerator with the largest peak, else the host), the host, and
+    others.
+    """
     accelerators = [device for device in devices if device.name != _HOST]
     own = max(accelerators or devices, key=lambda device: device.peak.bytes)
     host = [device for device in devices if device.name == _HOST and device is not own]
@@ -427,7 +429,7 @@ def _make_rank_memory(run: Run, rank: int, device: _Device, reconciliation: Peak
 def _compute_unused_reserved_bytes(
     reserved_unused_bytes: int | None, reconciliation: PeakReconciliation
 ) -> int | None:
-    """Return the bytes that are reserved but not live, without those unseen by hooks."""
+    """Return the bytes that are reserved but not live, without bytes unseen by hooks."""
     if reserved_unused_bytes is None or reconciliation.lower_bound:
         return None
     unused = reserved_unused_bytes - reconciliation.unseen_bytes
@@ -435,7 +437,7 @@ def _compute_unused_reserved_bytes(
 
 
 def _analyse_init_window(run: Run, rank: int, mark: Columns) -> tuple[RankMemory, ...]:
-    """Return the peak from the start of the program to its first step; empty if it was not recorded."""
+    """Return the peak from program start to the first step; empty if it was not recorded."""
     timeline = read_timeline(mark, INIT)
     if timeline is None or not all(run.has_table(rank, name) for name in ("init_alloc", "init_role")):
         return ()
@@ -447,7 +449,7 @@ def _analyse_init_window(run: Run, rank: int, mark: Columns) -> tuple[RankMemory
 
 
 def _find_failures_outside(run: Run, rank: int) -> tuple[OutOfMemory, ...]:
-    """Return the allocations that failed before the first step, or between the windows."""
+    """Return the allocations that failed before the first step or between windows."""
     if not run.has_table(rank, "mark"):
         return ()
     mark = read_checked_table(run, rank, "mark")
@@ -467,7 +469,7 @@ def _find_failures_outside(run: Run, rank: int) -> tuple[OutOfMemory, ...]:
 def _find_failures(
     rank: int, mark: Columns, timeline: Timeline, devices: Sequence[_Device]
 ) -> tuple[OutOfMemory, ...]:
-    """Return the allocations that failed in a window, with the owners of what was live at that moment."""
+    """Return the allocations that failed in a window, with the owners of the memory live at that moment."""
     lives = {device.name: device.lives for device in devices}
     requests = mark.at(mark.texts("kind").equals(_REQUEST))
     rows = zip(
@@ -520,7 +522,7 @@ def _describe_failure(
 
 
 def _find_step(mark: Columns, time_ns: int) -> int | None:
-    """Return the step that was running; None if no step had started, or all recorded ones had ended."""
+    """Return the running step; None if no step had started or all recorded steps had ended."""
     before = mark.at(mark.texts("kind").equals("step_begin", "step_end") & (mark.ints("time_ns") <= time_ns))
     if not len(before):
         return None

@@ -1,1 +1,3 @@
-"""Tenants of the blocks of an allocator history that has no hooks: from tags, stacks, lifetimes and sizes."""
+"""Attribute blocks of an allocator history without hooks to tenants, from tags, stacks, lifetimes and
+sizes.
+"""

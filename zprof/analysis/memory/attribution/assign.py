@@ -1,13 +1,13 @@
 """Assign a tenant to every block of a history.
 
-The program's own tag decides, else the first rule that applies to the stack and the lifetime of the block,
-else the sizes of all blocks together (``census``). Tags are written with
+The program's own tag decides, else the first rule that matches the block's stack and lifetime, else the sizes
+of all blocks together (``census``). Tags are written with
 ``torch.cuda.memory._set_memory_metadata("zprof:<tenant>[/<sub>]")``.
 
-An optimizer may replace parameters instead of changing them in place:
-``p.data = p.data - update`` allocates a new block and frees the old one. The new block is the youngest of
-that size that is live when the old one is freed; if the optimizer replaces that one too, it goes on from
-there. If several lines make blocks of that size, the line that made most of the last ones is taken.
+An optimizer may replace parameters instead of changing them in place: ``p.data = p.data - update`` allocates
+a new block and frees the old one. The new block is the youngest block of that size that is live when the old
+one is freed; if it is replaced in turn, the chain continues from there. If several lines allocate blocks of
+that size, the line with most of the recent replacements is taken.
 """
 
 from collections import Counter
@@ -58,41 +58,42 @@ from zprof.model.tenants import WEIGHT_COPY, Tenant
 _MEDIUM, _LOW = Confidence.MEDIUM, Confidence.LOW
 _PARAMETERS, _GRADIENTS = TENANT_CODES[Tenant.PARAMETERS], TENANT_CODES[Tenant.GRADIENTS]
 _STATE = TENANT_CODES[Tenant.OPTIMIZER_STATE]
-#: Blocks without gradients are a part of the model only if they hold a share of what has gradients.
+#: Blocks without gradients belong to the model only if they hold at least this share of the bytes with
+#: gradients.
 _FROZEN_RATIO = 0.01
-#: Share of the sizes of a set that one line of code makes if it loops over the parameters.
+#: Share of a set's sizes that one line of code allocates if it loops over the parameters.
 _LOOP_RATIO = 0.8
-#: Gradients of fewer bytes than this share of the buckets are views of the buckets.
+#: If gradients hold fewer bytes than this share of the buckets, they are views of the buckets.
 _VIEWS_RATIO = 0.5
-#: Steps in which that is looked at.
+#: Steps that are checked for this.
 _MAX_JUDGED = 16
 _WORKSPACE_SIZES = (WORKSPACE_BYTES, HOPPER_WORKSPACE_BYTES)
-#: Copies beside the parameters if the gradients and two moments are among them.
+#: Number of copies in addition to the parameters: gradients and two moments.
 _COPIES_WITH_GRADIENTS = 3
-#: A workspace for the forward's thread and one for the backward's.
+#: One workspace for the forward thread and one for the backward thread.
 _MAX_WORKSPACES = 2
 TAG_PREFIX = "zprof:"
 _MAX_SUB = 40
-#: A loss, a norm or a flag has a few bytes, and a parameter rarely.
+#: A loss, a norm or a flag has a few bytes; a parameter rarely does.
 _SCALAR_BYTES = 64
 _SHARDING_ORIGINS = (Origin.GATHER, Origin.REDUCE, Origin.SHARD, Origin.COLLECTIVE)
-#: More lines than an optimizer has that replace one parameter.
+#: More lines than any optimizer uses to replace one parameter.
 _MAX_REPLACEMENTS = 8
-#: Replacements of a step that are followed one by one: they vote for a line of code.
+#: Maximum replacements per step that are followed one by one to vote for a line of code.
 _MAX_FOLLOWED = 2000
-#: Steps that are followed; a history has rarely more than a hundred.
+#: Maximum number of followed steps; a history rarely has more than a hundred.
 _MAX_STEPS = 2000
 
 
 def attribute_state(
     blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census | None
 ) -> None:
-    """Attribute by their sizes, with the parameters of the gradients if those are known."""
+    """Attribute model state by size, starting from the gradients' parameters if they are known."""
     if census is None:
         _name_standing_blocks(blocks, features, ledger)
     else:
         _match_constructed_state(blocks, features, ledger, census)
-        # Attribute copies of the gradients that Python code makes between the backward and the optimizer.
+        # Attribute copies of gradients that Python code makes between backward pass and optimizer.
         names, moments = ledger.get_tenants(), find_moments(features)
         fresh = np.flatnonzero((names.tenant == UNTAGGED) & (features.made_in == NONE) & ~blocks.before)
         first = moments.find_first(blocks, fresh)
@@ -109,7 +110,9 @@ def attribute_state(
 def _match_constructed_state(
     blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census
 ) -> None:
-    """Attribute state that an optimizer makes when it is built: one line makes a block per parameter."""
+    """Attribute state allocated when an optimizer is constructed: one line allocates a block per
+    parameter.
+    """
     lasting = find_lasting_blocks(blocks, features, ledger, census.moment)
     lasting[census.parameters] = False
     rows = np.flatnonzero(lasting & ~blocks.before & (features.made_in != OPTIMIZER))
@@ -121,7 +124,7 @@ def _match_constructed_state(
 
 
 def _find_copies(blocks: HeldBlocks, rows: Int, census: Census) -> Int:
-    """Return the rows that repeat the sizes of most gradients, in one type or another; none if none do."""
+    """Return the rows that repeat the sizes of most gradients, in any element type; empty if none do."""
     for numerator, denominator in SCALES:
         wanted = [size * numerator // denominator for size in census.gradient_counts]
         copies = rows[np.isin(blocks.requested_bytes[rows], wanted)]
@@ -137,7 +140,7 @@ def _make_state(confidence: Confidence) -> Attribution:
 def _match_standing_state(
     blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census
 ) -> None:
-    """Attribute the blocks that are older than the history and not parameters of the gradients."""
+    """Attribute blocks older than the history that are not the gradients' parameters."""
     names = ledger.get_tenants()
     lasting = find_lasting_blocks(blocks, features, ledger, census.moment) & blocks.before
     lasting[census.parameters] = False
@@ -145,7 +148,7 @@ def _match_standing_state(
     fit = fit_copies(count_sizes(blocks, rows), census.gradient_counts)
     rows = _take_sizes(blocks, ledger, rows, fit.counts, _make_state(_MEDIUM))
     held = count_sizes(blocks, rows)
-    # some optimizers have moments for some parameters only
+    # some optimizers have moments for only some parameters
     single = {
         size: held[size] for size, count in census.gradient_counts.items() if held[size] in (count, 2 * count)
     }
@@ -163,7 +166,7 @@ def _match_standing_state(
 def _take_sizes(
     blocks: HeldBlocks, ledger: TenantLedger, rows: Int, counts: SizeCounts, attribution: Attribution
 ) -> Int:
-    """Attribute so many blocks of each size, first those with the fate of most; return the rest."""
+    """Attribute this many blocks of each size, starting with the most common lifetime; return the rest."""
     matching = rows[np.isin(blocks.requested_bytes[rows], list(counts) or [-1])]
     sizes, ends = blocks.requested_bytes[matching], blocks.freed_ns[matching]
     most_die = 2 * int(sizes[ends != FOREVER].sum()) > int(sizes.sum())
@@ -178,7 +181,7 @@ def _take_sizes(
 
 
 def _take_workspaces(blocks: HeldBlocks, ledger: TenantLedger, rows: Int) -> Int:
-    """Attribute one or two blocks of the size of a workspace; return the rest."""
+    """Attribute one or two blocks of workspace size; return the rest."""
     for size in _WORKSPACE_SIZES:
         found = rows[blocks.requested_bytes[rows] == size]
         if 0 < len(found) <= _MAX_WORKSPACES:
@@ -192,7 +195,7 @@ def _make_workspace(confidence: Confidence) -> Attribution:
 
 
 def _match_workspaces(blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census) -> None:
-    """Attribute blocks of a backward without a stack that no parameter explains, and that outlive others."""
+    """Attribute long-lived blocks of a backward pass that have no stack and that no parameter explains."""
     names = ledger.get_tenants()
     paired = list(count_sizes(blocks, census.parameters))
     rows = census.moment.gradients
@@ -205,7 +208,7 @@ def _match_workspaces(blocks: HeldBlocks, features: Features, ledger: TenantLedg
 
 
 def _match_buckets(blocks: HeldBlocks, ledger: TenantLedger, rows: Int, census: Census) -> Int:
-    """Attribute large blocks that hold all gradients once: the buckets of DDP."""
+    """Attribute DDP's buckets: large blocks that together hold all gradients once."""
     large = rows[blocks.requested_bytes[rows] >= MIN_SINGLE_BYTES]
     if len(large) and int(blocks.requested_bytes[large].sum()) == sum_bytes(census.gradient_counts):
         ledger.assign(
@@ -217,7 +220,9 @@ def _match_buckets(blocks: HeldBlocks, ledger: TenantLedger, rows: Int, census: 
 
 
 def _judge_buckets(blocks: HeldBlocks, features: Features, ledger: TenantLedger) -> None:
-    """Attribute DDP's buckets as gradients if there are no others: the gradients are views of them."""
+    """Attribute DDP's buckets as gradients if there are no other gradients: the gradients are views of
+    them.
+    """
     names = ledger.get_tenants()
     is_bucket = features.made_by(Origin.BUCKET) & (names.tenant != UNTAGGED)
     moments = find_moments(features)
@@ -240,7 +245,9 @@ def _judge_buckets(blocks: HeldBlocks, features: Features, ledger: TenantLedger)
 
 
 def _name_standing_blocks(blocks: HeldBlocks, features: Features, ledger: TenantLedger) -> None:
-    """Attribute blocks that last through a history without gradients: a model, perhaps with its optimizer."""
+    """Attribute blocks that live throughout a history without gradients: a model, perhaps with its
+    optimizer.
+    """
     names = ledger.get_tenants()
     standing = blocks.before & features.stays & (names.tenant == UNTAGGED) & (blocks.stack < 0)
     rows = _take_workspaces(blocks, ledger, np.flatnonzero(standing))
@@ -265,7 +272,7 @@ def _name_standing_blocks(blocks: HeldBlocks, features: Features, ledger: Tenant
     rest = _take_sizes(blocks, ledger, rows, found.base, one_of_several if found.copies else one_set)
     if found.copies:
         scale = 2 if found.doubled else 1
-        # of four equal copies, one is the gradients'
+        # of four equal copies, one is the gradients
         has_gradients = found.copies == _COPIES_WITH_GRADIENTS and not found.doubled
         if has_gradients:
             gradients = make_size_attribution(Tenant.GRADIENTS, "grad", _LOW, "lasts_in_copies")
@@ -279,10 +286,10 @@ def _name_standing_blocks(blocks: HeldBlocks, features: Features, ledger: Tenant
 def attribute_history(
     blocks: HeldBlocks, stacks: StackIndex, ranges: Sequence[PhaseRange] = ()
 ) -> tuple[BlockTenants, AllocationPasses, bool]:
-    """Return the owner of every block, the passes, and whether the program keeps tensors for a backward.
+    """Return every block's owner, the passes, and whether the program keeps tensors for a backward pass.
 
-    It keeps them if a forward without a backward keeps tensors as if one followed. ``ranges`` are the phases
-    that the program annotated.
+    It does if a forward pass without a backward pass keeps tensors as if one followed. ``ranges`` are the
+    phases annotated by the program.
     """
     origin = classify_stacks(stacks, blocks.stack)
     features = compute_features(blocks, origin, stacks.is_known(blocks.stack), ranges)
@@ -294,7 +301,7 @@ def attribute_history(
         follow_parameters(blocks, features, ledger, census)
     _apply_last_rules(ledger, features)
     lower_confidences(blocks, features, ledger, census, is_annotated=bool(ranges))
-    # Tell autocast's copies of weights, which have half their size, from its copies of activations.
+    # Distinguish autocast's weight copies, which have half the weight's size, from its activation copies.
     names = ledger.get_tenants()
     weights = np.unique(blocks.requested_bytes[names.tenant == TENANT_CODES[Tenant.PARAMETERS]])
     for number, attribution in enumerate(names.attributions):
@@ -320,7 +327,7 @@ def _apply_tags(ledger: TenantLedger, blocks: HeldBlocks) -> None:
 
 
 def _apply_rules(ledger: TenantLedger, blocks: HeldBlocks, features: Features) -> None:
-    """Apply the rules, then those of the same block in the previous step."""
+    """Apply the rules, then the attribution of the same block in the previous step."""
     rule = find_first_rule(TENANT_RULES, features)
     for number, entry in enumerate(TENANT_RULES):
         ledger.assign(np.flatnonzero(rule == number), _make_attribution(entry, entry.confidence))
@@ -333,7 +340,7 @@ def _apply_rules(ledger: TenantLedger, blocks: HeldBlocks, features: Features) -
 
 
 def _apply_last_rules(ledger: TenantLedger, features: Features) -> None:
-    """Apply the rules of last resort to what is still unknown."""
+    """Apply the rules of last resort to blocks that are still unknown."""
     is_unknown = ledger.get_tenants().tenant == UNTAGGED
     last = find_first_rule(LAST_RESORT_RULES, features)
     for number, entry in enumerate(LAST_RESORT_RULES):
@@ -348,7 +355,7 @@ def _make_attribution(rule: TenantRule, confidence: Confidence) -> Attribution:
 
 
 def sum_tenant_bytes(tenant: Int, sizes: Int) -> tuple[dict[Tenant, int], int]:
-    """Return the bytes of each tenant, and the untagged bytes."""
+    """Return the bytes by tenant, and the untagged bytes."""
     bytes_by_code = np.zeros(UNTAGGED + 1, dtype=np.int64)
     np.add.at(bytes_by_code, tenant, sizes)
     return {owner: int(bytes_by_code[code]) for owner, code in TENANT_CODES.items()}, int(
@@ -357,7 +364,7 @@ def sum_tenant_bytes(tenant: Int, sizes: Int) -> tuple[dict[Tenant, int], int]:
 
 
 def parse_tag(text: str) -> tuple[Tenant, str] | None:
-    """Return the tenant and sub of a tag; None if it has no tenant."""
+    """Return a tag's tenant and sub; None if it has no tenant."""
     if not text.startswith(TAG_PREFIX):
         return None
     tenant, _, sub = text[len(TAG_PREFIX) :].partition("/")
@@ -370,11 +377,11 @@ def parse_tag(text: str) -> tuple[Tenant, str] | None:
 def lower_confidences(
     blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census | None, *, is_annotated: bool
 ) -> None:
-    """Lower the confidence of each uncertain block; ``is_annotated``: the program annotated its phases."""
+    """Lower the confidence of uncertain blocks; ``is_annotated``: the program annotated its phases."""
     names = ledger.get_tenants()
     uncertain = np.zeros(len(blocks), dtype=bool)
     if not bool(features.has_stack.any()):
-        # passes and lifetimes alone tell the usual case; without annotations, even the passes are a guess
+        # passes and lifetimes only show the usual case; without annotations, even the passes are a guess
         everything = np.arange(len(blocks), dtype=np.int64)
         ledger.limit(everything, Confidence.MEDIUM if is_annotated else Confidence.LOW)
     temporary = names.tenant == TENANT_CODES[Tenant.TEMPORARY_BUFFERS]
@@ -390,7 +397,9 @@ def lower_confidences(
 def _find_possible_gradients(
     blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census | None
 ) -> Bool:
-    """Mark blocks of a backward that may be gradients that die in it: reduced to shards, or moved away."""
+    """Mark blocks that may be gradients freed within their backward pass: reduced to shards, or moved
+    away.
+    """
     made: Bool = features.made_in == BACKWARD
     is_flat = census is None or len(census.gradient_counts) < MIN_SIZES
     if bool(features.made_by(*_SHARDING_ORIGINS).any()) or is_flat:
@@ -401,7 +410,7 @@ def _find_possible_gradients(
 
 
 def _find_possible_master_gradients(blocks: HeldBlocks, features: Features, census: Census | None) -> Bool:
-    """Mark blocks of a step that is not a library's and that may be gradients in another type."""
+    """Mark blocks of a custom optimizer step that may be gradients in another type."""
     made: Bool = (features.made_in == OPTIMIZER) & ~features.made_by(Origin.OPTIMIZER)
     if census is None:
         return made
@@ -410,7 +419,7 @@ def _find_possible_master_gradients(blocks: HeldBlocks, features: Features, cens
 
 
 def _find_possible_parameters(blocks: HeldBlocks, features: Features, census: Census | None) -> Bool:
-    """Mark what a step that is not a library's makes, unless the parameters are seen to stay in place."""
+    """Mark blocks made by a custom optimizer step, unless the parameters provably stay in place."""
     made: Bool = (features.made_in == OPTIMIZER) & ~features.made_by(Origin.OPTIMIZER, Origin.OPTIMIZER_INIT)
     if census is None or bool((blocks.freed_ns[census.parameters] != FOREVER).any()):
         return made
@@ -420,10 +429,10 @@ def _find_possible_parameters(blocks: HeldBlocks, features: Features, census: Ce
 def _find_unpaired_gradients(
     blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census | None
 ) -> tuple[Bool, Bool]:
-    """Mark gradients of which there are more than parameters of that size, and lone ones.
+    """Mark gradients that outnumber the parameters of their size, and lone gradients.
 
-    A backward may leave other blocks than gradients. A lone block without a stack that stays may be a
-    workspace, and what looks like its parameter another.
+    A backward pass may leave blocks other than gradients. A lone surviving block without a stack may be a
+    workspace, and its apparent parameter another workspace.
     """
     names = ledger.get_tenants()
     parameters = {} if census is None else count_sizes(blocks, census.parameters)
@@ -445,7 +454,7 @@ def _find_unpaired_gradients(
 
 
 def follow_parameters(blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census) -> None:
-    """Attribute the successors of the parameters, from the census on."""
+    """Attribute the parameters' successors, starting from the census."""
     passes = features.passes
     parameters = census.parameters
     made_rows = np.flatnonzero(features.made_in == OPTIMIZER)
@@ -478,7 +487,7 @@ def follow_parameters(blocks: HeldBlocks, features: Features, ledger: TenantLedg
 
 
 def _choose_successors(blocks: HeldBlocks, dead: Int, made: Int, kept: Int) -> Int:
-    """Return as many of the kept blocks of each size as parameters of that size died."""
+    """Return as many kept blocks of each size as parameters of that size were freed."""
     votes: Counter[int] = Counter()
     chosen: list[Int] = []
     is_kept = np.zeros(len(blocks), dtype=bool)
@@ -498,7 +507,7 @@ def _choose_successors(blocks: HeldBlocks, dead: Int, made: Int, kept: Int) -> I
 
 
 def _follow(blocks: HeldBlocks, row: int, made: Int, is_kept: Bool) -> int:
-    """Return the kept block at the end of a chain of replacements; -1 if it breaks."""
+    """Return the kept block at the end of a chain of replacements; -1 if the chain breaks."""
     for _ in range(_MAX_REPLACEMENTS):
         freed_ns = blocks.freed_ns[row]
         live = made[(blocks.begin_ns[made] <= freed_ns) & (blocks.freed_ns[made] > freed_ns)]

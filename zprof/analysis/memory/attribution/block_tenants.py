@@ -1,4 +1,4 @@
-"""Define who owns each block of a history, and why."""
+"""Define who owns each block of a history and why."""
 
 import numpy as np
 from msgspec import Struct
@@ -14,7 +14,7 @@ LEVELS = tuple(Confidence)
 
 
 class Attribution(Struct, frozen=True, kw_only=True):
-    """Why a block belongs to a tenant; ``reason`` is the name of the rule, None of the rest means unknown."""
+    """Why a block belongs to a tenant; ``reason`` is the rule's name. None in another field means unknown."""
 
     tenant: Tenant | None = None
     sub: str = ""
@@ -27,7 +27,7 @@ UNKNOWN = Attribution()
 
 
 class BlockTenants(Struct, frozen=True, kw_only=True):
-    """The attribution of every block: ``number`` is a position in ``attributions``."""
+    """Every block's attribution: ``number`` is a position in ``attributions``."""
 
     number: Int
     attributions: tuple[Attribution, ...]
@@ -47,18 +47,18 @@ class BlockTenants(Struct, frozen=True, kw_only=True):
         return np.array(levels, dtype=np.int64)[self.number]
 
     def get(self, row: int) -> Attribution:
-        """Return the attribution of one block."""
+        """Return one block's attribution."""
         return self.attributions[int(self.number[row])]
 
     def sum_bytes(self, rows: Int, sizes: Int) -> dict[Attribution, int]:
-        """Return the bytes of some blocks by attribution, largest first."""
+        """Return the blocks' bytes by attribution, largest first."""
         totals = np.zeros(len(self.attributions), dtype=np.int64)
         np.add.at(totals, self.number[rows], sizes[rows])
         order = [int(index) for index in np.argsort(-totals, kind="stable") if totals[index]]
         return {self.attributions[index]: int(totals[index]) for index in order}
 
     def sum_basis_bytes(self, rows: Int, sizes: Int) -> dict[Basis, int]:
-        """Return the bytes of some blocks by the basis of their tenants."""
+        """Return the blocks' bytes by the basis of their tenants."""
         bytes_by_basis = dict.fromkeys(Basis, 0)
         for attribution, size in self.sum_bytes(rows, sizes).items():
             bytes_by_basis[attribution.basis] += size
@@ -73,7 +73,7 @@ class BlockTenants(Struct, frozen=True, kw_only=True):
         return bytes_by_level
 
     def list_unknown_tenants(self) -> tuple[Tenant, ...]:
-        """Return the tenants that own no block at any time, unless the program tags its memory."""
+        """Return the tenants that never own a block; none if the program tags its memory."""
         used = [self.attributions[number] for number in np.unique(self.number).tolist()]
         if any(attribution.basis is Basis.TAGGED for attribution in used):
             return ()
@@ -82,12 +82,14 @@ class BlockTenants(Struct, frozen=True, kw_only=True):
 
 
 def get_tenant_name(attribution: Attribution) -> str:
-    """Return the name of the tenant; ``untagged`` if there is none."""
+    """Return the tenant's name; ``untagged`` without a tenant."""
     return "untagged" if attribution.tenant is None else attribution.tenant.value
 
 
 class TenantLedger:
-    """Collect the attributions of blocks, each distinct one once; a later one replaces an earlier one."""
+    """Collects block attributions, storing each distinct attribution once; later calls overwrite earlier
+    ones.
+    """
 
     def __init__(self, blocks: int) -> None:
         self._numbers: dict[Attribution, int] = {UNKNOWN: 0}
@@ -99,12 +101,12 @@ class TenantLedger:
             self._number[rows] = self._numbers.setdefault(attribution, len(self._numbers))
 
     def limit(self, rows: Int, confidence: Confidence) -> None:
-        """Lower the confidence of these blocks' attributions to at most ``confidence``."""
+        """Cap the confidence of these blocks' attributions at ``confidence``."""
         for number, attribution in enumerate(tuple(self._numbers)):
             level = attribution.confidence
             if level is not None and LEVELS.index(level) < LEVELS.index(confidence):
                 self.assign(rows[self._number[rows] == number], replace(attribution, confidence=confidence))
 
     def get_tenants(self) -> BlockTenants:
-        """Return the attributions so far."""
+        """Return the attributions collected so far."""
         return BlockTenants(number=self._number.copy(), attributions=tuple(self._numbers))

@@ -1,14 +1,14 @@
-"""Find parameters, gradients and optimizer state by their sizes, where stacks do not tell.
+"""Find parameters, gradients and optimizer state by size, where stacks do not identify them.
 
-Each gradient has the size of its parameter, and so has each moment of the optimizer. The gradients are known
-best: born in a backward, live when the optimizer starts, and born again in the next step. Blocks of the same
-sizes that are live at that moment and were there before are the parameters; what is left in whole copies is
-the state of the optimizer. A block is attributed with high confidence only if nothing else of its size could
-be the parameter of that gradient.
+Each gradient has the size of its parameter, and so does each optimizer moment. Gradients are the easiest to
+find: allocated in a backward pass, live when the optimizer starts, and allocated again in the next step.
+Older blocks of the same sizes that are live at that moment are the parameters; remaining whole copies are
+optimizer state. A block is attributed with high confidence only if no other block of its size could be the
+gradient's parameter.
 
-A parameter, its gradient, its master and each moment have one shape, so their sizes are equal, or in the
-ratio of their element sizes: a bf16 weight has moments of twice its size in fp32, an fp32 weight moments of a
-quarter in 8 bit.
+A parameter, its gradient, its master copy and each moment have the same shape, so their sizes are equal or in
+the ratio of their element sizes: a bf16 weight has fp32 moments of twice its size, an fp32 weight 8-bit
+moments of a quarter of its size.
 """
 
 from collections import Counter
@@ -28,24 +28,24 @@ from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant
 
-#: Ratios of a copy's size to the original's as (numerator, denominator), and the most copies of each.
+#: Ratios of a copy's size to the original's as (numerator, denominator), and the maximum number of copies.
 SCALES: tuple[tuple[int, int], ...] = ((1, 1), (2, 1), (1, 2), (1, 4))
 _MAX_COPIES = (2, 3, 2, 2)
-#: Bytes that a copy lacks count this many times as much as bytes that it explains.
+#: Weight of a byte missing from a copy, relative to a byte explained by it.
 _MISSING_WEIGHT = 2
 #: Share of the bytes that must occur in whole copies.
 _WHOLE_RATIO = 0.98
-#: Fewer sizes are not a set.
+#: Minimum number of sizes in a set.
 MIN_SIZES = 3
-#: No model has more sizes.
+#: Maximum number of distinct sizes in a model.
 MAX_SIZES = 2048
 _MASTER_COPIES = (3, 2)
 _MAX_EQUAL_COPIES = 4
 SizeCounts = Mapping[int, int]
-#: Smaller single blocks are inputs, flags and tables rather than weights.
+#: Smaller single blocks are more likely inputs, flags or tables than weights.
 MIN_SINGLE_BYTES = 1 << 20
 _MAX_VECTOR_BYTES = 1 << 16
-#: Sizes of at least one in so many of the largest are matrices.
+#: Sizes of at least the largest divided by this are matrices.
 _SMALL_RATIO = 16
 _MIN_VECTORS = 4
 _HIGH, _MEDIUM, _LOW = Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW
@@ -53,7 +53,7 @@ _PARAMETERS, _GRADIENTS = TENANT_CODES[Tenant.PARAMETERS], TENANT_CODES[Tenant.G
 _STATE = TENANT_CODES[Tenant.OPTIMIZER_STATE]
 #: Share of the gradients, in bytes or in number, that must have a parameter of the same size.
 _MATCHED_RATIO = 0.5
-#: Stacks of blocks that are no parameters. A library's optimizer changes parameters in place.
+#: Origins of blocks that are not parameters. A library's optimizer changes parameters in place.
 _PASS_ORIGINS = (
     Origin.FORWARD,
     Origin.FORWARD_NAME,
@@ -67,9 +67,9 @@ _COMPLETE_RATIO = 0.9
 
 
 class CopyFit(Struct, frozen=True, kw_only=True):
-    """How many copies of a set, by scale, explain what is held; ``counts`` says of which sizes how many.
+    """The number of copies of a set, by scale, that explain the held blocks; ``counts``: the number per size.
 
-    ``matched_ratio``: share of the copies' bytes that is held.
+    ``matched_ratio``: share of the copies' bytes that the held blocks contain.
     """
 
     copies: tuple[int, ...]
@@ -78,7 +78,7 @@ class CopyFit(Struct, frozen=True, kw_only=True):
 
 
 def fit_copies(held: SizeCounts, base: SizeCounts) -> CopyFit:
-    """Return the copies of ``base`` that explain ``held`` best; all zero if none do."""
+    """Return the copy counts of ``base`` that best explain ``held``; all zero if none do."""
     best, best_score = CopyFit(copies=(0,) * len(SCALES), counts={}, matched_ratio=0.0), 0
     for copies in product(*(range(most + 1) for most in _MAX_COPIES)):
         expected: dict[int, int] = {}
@@ -102,9 +102,9 @@ def fit_copies(held: SizeCounts, base: SizeCounts) -> CopyFit:
 
 
 class RepeatedSet(Struct, frozen=True, kw_only=True):
-    """A set that occurs several times within what is held: ``base`` once, as the smallest element type.
+    """A set that occurs several times in the held blocks: ``base`` is one copy in the smallest element type.
 
-    ``copies`` is the number of further copies, ``doubled``: they have twice the size.
+    ``copies``: number of further copies; ``doubled``: these have twice the size.
     """
 
     base: SizeCounts
@@ -113,15 +113,15 @@ class RepeatedSet(Struct, frozen=True, kw_only=True):
 
 
 def find_repeated_set(held: SizeCounts) -> RepeatedSet:
-    """Return the smallest set of which ``held`` consists in copies; ``held`` itself if it is one set.
+    """Return the smallest set whose copies make up ``held``; ``held`` itself if nothing repeats.
 
-    Nothing but the sizes is used: a model that consists of equal thirds looks like three copies.
+    Only sizes are used, so a model of three equal thirds looks like three copies.
     """
     whole = RepeatedSet(base=dict(held), copies=0, doubled=False)
     if len(held) < MIN_SIZES:
         return whole
     for copies in _MASTER_COPIES:
-        # The set that occurs once, and ``copies`` times in twice its size; None if there is none.
+        # Find the set that occurs once, and ``copies`` times at twice its size; None if there is none.
         rest = dict(held)
         base: dict[int, int] = {}
         unexplained = 0
@@ -139,7 +139,7 @@ def find_repeated_set(held: SizeCounts) -> RepeatedSet:
         if len(base) >= MIN_SIZES and unexplained <= (1 - _WHOLE_RATIO) * total:
             return RepeatedSet(base=base, copies=copies, doubled=True)
     for number in range(_MAX_EQUAL_COPIES, 1, -1):
-        # what occurs less often is no part of the set: an input, the logits, a workspace
+        # sizes that occur less often are not in the set: an input, the logits, a workspace
         base = {size: count // number for size, count in held.items() if count >= number}
         is_whole = all(held[size] % number == 0 for size in base)
         if is_whole and len(base) >= max(MIN_SIZES, len(held) / 2):
@@ -148,10 +148,10 @@ def find_repeated_set(held: SizeCounts) -> RepeatedSet:
 
 
 def select_model_sizes(held: SizeCounts) -> dict[int, int]:
-    """Return the sizes that look like a model's: repeated or large, and multiples of its vectors' size.
+    """Return the sizes that look like a model's: repeated or large, and multiples of its vector size.
 
-    A model has a vector per layer (a norm, a bias), and its size divides those of the matrices; a table of
-    positions or a batch has another size.
+    A model has a vector per layer (a norm, a bias) whose size divides the matrix sizes; a position table or a
+    batch has a different size.
     """
     chosen = {size: count for size, count in held.items() if count > 1 or size >= MIN_SINGLE_BYTES}
     if len(chosen) > MAX_SIZES:
@@ -172,14 +172,14 @@ def select_model_sizes(held: SizeCounts) -> dict[int, int]:
 
 
 def make_size_attribution(tenant: Tenant, sub: str, confidence: Confidence, reason: str) -> Attribution:
-    """Return an attribution that only sizes support."""
+    """Return an attribution based only on size."""
     return Attribution(tenant=tenant, sub=sub, basis=Basis.SIZES, confidence=confidence, reason=reason)
 
 
 class OptimizerStart(Struct, frozen=True, kw_only=True):
-    """The start of an optimizer pass: its number, its time, and the gradients that are live.
+    """The start of an optimizer pass: its number, its time, and the live gradients.
 
-    ``since_ns`` is when the first of these was made: their parameters are older.
+    ``since_ns``: when the first of these gradients was allocated; their parameters are older.
     """
 
     pass_index: int
@@ -189,7 +189,7 @@ class OptimizerStart(Struct, frozen=True, kw_only=True):
 
 
 class Census(Struct, frozen=True, kw_only=True):
-    """The parameters at the reference moment, and how often each size occurs among its gradients."""
+    """The parameters at the reference moment, and the count of each size among its gradients."""
 
     moment: OptimizerStart
     parameters: Int
@@ -197,19 +197,19 @@ class Census(Struct, frozen=True, kw_only=True):
 
 
 def take_census(blocks: HeldBlocks, features: Features, ledger: TenantLedger) -> Census | None:
-    """Attribute the parameters of the gradients by their sizes; None without gradients to go by."""
+    """Attribute the gradients' parameters by size; None without gradients."""
     moment = _choose_moment(blocks, features, ledger)
     return None if moment is None else _match_parameters(blocks, features, ledger, moment)
 
 
 def count_sizes(blocks: HeldBlocks, rows: Int) -> Counter[int]:
-    """Return how often each size occurs."""
+    """Return the number of occurrences of each size."""
     sizes, counts = np.unique(blocks.requested_bytes[rows], return_counts=True)
     return Counter(dict(zip(sizes.tolist(), counts.tolist(), strict=True)))
 
 
 def group_rows(rows: Int, key: Int) -> dict[int, Int]:
-    """Return the rows of each key, in their order; ``key`` has one entry per row."""
+    """Return the rows of each key, in row order; ``key`` has one entry per row."""
     if not len(rows):
         return {}
     order = np.argsort(key, kind="stable")
@@ -218,25 +218,27 @@ def group_rows(rows: Int, key: Int) -> dict[int, Int]:
 
 
 def group_by_size(blocks: HeldBlocks, rows: Int) -> dict[int, Int]:
-    """Return the rows of each size, in their order."""
+    """Return the rows of each size, in row order."""
     return group_rows(rows, blocks.requested_bytes[rows])
 
 
 class OptimizerStarts(Struct, frozen=True, kw_only=True):
-    """The starts of the optimizer passes that follow a backward, and the end of a last backward."""
+    """The starts of the optimizer passes that follow a backward pass, and the end of a final backward
+    pass.
+    """
 
     pass_index: Int
     time_ns: Int
 
     def find_first(self, blocks: HeldBlocks, rows: Int) -> Int:
-        """Return the first moment at which each block is live; -1 if there is none."""
+        """Return the first moment at which each block is live; -1 if it never is."""
         index = np.searchsorted(self.time_ns, blocks.begin_ns[rows], side="right")
         reached = np.append(self.time_ns, FOREVER)[index]
         return np.where((reached != FOREVER) & (blocks.freed_ns[rows] > reached), index, -1)
 
 
 def find_moments(features: Features) -> OptimizerStarts:
-    """Return the moments at which the gradients of a step are live, in order."""
+    """Return the moments at which a step's gradients are live, in order."""
     passes = features.passes
     after_backward = np.flatnonzero((passes.kind[1:] == OPTIMIZER) & (passes.kind[:-1] == BACKWARD)) + 1
     times_ns = passes.first_ns[after_backward]
@@ -247,7 +249,7 @@ def find_moments(features: Features) -> OptimizerStarts:
 
 
 def _choose_moment(blocks: HeldBlocks, features: Features, ledger: TenantLedger) -> OptimizerStart | None:
-    """Return the first moment at which all gradients of a step are live."""
+    """Return the first moment at which all of a step's gradients are live."""
     moments = find_moments(features)
     gradients = np.flatnonzero(ledger.get_tenants().tenant == _GRADIENTS)
     first = moments.find_first(blocks, gradients)
@@ -271,7 +273,7 @@ def _choose_moment(blocks: HeldBlocks, features: Features, ledger: TenantLedger)
 def _match_parameters(
     blocks: HeldBlocks, features: Features, ledger: TenantLedger, moment: OptimizerStart
 ) -> Census | None:
-    """Find the parameter of each gradient; None if most gradients have none of their size."""
+    """Find each gradient's parameter; None if most gradients have no candidate of their size."""
     names = ledger.get_tenants()
     lasting = find_lasting_blocks(blocks, features, ledger, moment)
     is_known = np.zeros(len(blocks), dtype=bool)
@@ -311,15 +313,15 @@ def _match_parameters(
 def _are_sure(
     blocks: HeldBlocks, features: Features, moment: OptimizerStart, gradients: Int, chosen: Int
 ) -> bool:
-    """Return True unless the gradients of one size, or what was chosen for them, could be something else.
+    """Return True unless the gradients of one size, or their chosen parameters, could be something else.
 
-    A lone pair of blocks may be the workspaces of the forward's thread and of the backward's: they stay, and
-    have no stacks. A block of an optimizer may be its state.
+    A lone pair of blocks may be the workspaces of the forward and backward threads, which stay and have no
+    stacks. An optimizer's block may be its state.
     """
     stay = blocks.freed_ns[gradients] == FOREVER
     lone = len(gradients) == 1 and bool((stay & ~features.has_stack[gradients]).any())
     from_optimizer = bool((features.made_in[chosen] == OPTIMIZER).any())
-    # what ends with the step may be gradients that are older than the history
+    # blocks that end with the step may be gradients older than the history
     next_ns = np.append(features.passes.first_ns, FOREVER)[moment.pass_index + 1]
     stays = bool((blocks.freed_ns[chosen] >= next_ns).all())
     flat = bool((features.origin[gradients] == Origin.REDUCE).any())
@@ -329,7 +331,7 @@ def _are_sure(
 def find_lasting_blocks(
     blocks: HeldBlocks, features: Features, ledger: TenantLedger, moment: OptimizerStart
 ) -> Bool:
-    """Mark what can be a model state: live, older than the gradients, of no forward or backward."""
+    """Mark possible model state: live, older than the gradients, not from a forward or backward pass."""
     names = ledger.get_tenants()
     live = (blocks.begin_ns < moment.since_ns) & (blocks.freed_ns > moment.time_ns)
     open_tenant = np.isin(names.tenant, (UNTAGGED, _STATE, _PARAMETERS)) & (names.confidence > 0)
@@ -341,9 +343,9 @@ def find_lasting_blocks(
 def _order_candidates(blocks: HeldBlocks, features: Features, rows: Int) -> Int:
     """Order blocks of one size by how likely they are the parameters.
 
-    Those made before the first pass come first, in the order in which they were made: a moment is made from
-    its parameter. Then those that are older than the history, first those that stay to its end. Last those of
-    the optimizer, newest first: it computes a new weight from the new moments.
+    Blocks from before the first pass come first, in order of allocation: a moment is made from its parameter.
+    Then blocks older than the history, those that stay to its end first. Last the optimizer's blocks, newest
+    first: it computes a new weight from the new moments.
     """
     from_optimizer = (features.made_in[rows] == OPTIMIZER) | np.isin(
         features.origin[rows], (Origin.OPTIMIZER, Origin.OPTIMIZER_CALL)
@@ -356,5 +358,5 @@ def _order_candidates(blocks: HeldBlocks, features: Features, rows: Int) -> Int:
 
 
 def sum_bytes(counts: SizeCounts) -> int:
-    """Return the bytes of so many blocks of each size."""
+    """Return the total bytes of these counts of each size."""
     return sum(size * count for size, count in counts.items())

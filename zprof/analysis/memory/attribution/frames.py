@@ -1,12 +1,11 @@
-"""Read the call stacks of a history: how a frame is written, and where in a step an allocation was made.
+"""Read a history's call stacks: normalize frames, and find where in a step an allocation was made.
 
-Frames of the allocator, the unwinder, the profiler, the dispatcher and the interpreter are nobody's code.
-Frames come from untrusted files: they are compared and shown, nothing else.
+Frames of the allocator, the unwinder, the profiler, the dispatcher and the interpreter are hidden.
 
 A frame is recognized by its file (a path inside a package) and its function. The innermost recognized frame
-decides, because an allocation belongs to the running code, not to its caller. Paths and functions are taken
-from torch 2.8 to 2.13, DeepSpeed, Apex and bitsandbytes. Frames come from untrusted files and are only
-compared.
+decides, because an allocation belongs to the running code, not to its caller. Paths and functions are those
+of torch 2.8 to 2.13, DeepSpeed, Apex and bitsandbytes. Frames come from untrusted files and are only compared
+and shown.
 """
 
 import itertools
@@ -23,9 +22,9 @@ from zprof.analysis.memory.tables import Bool, Int
 from zprof.run.user_code import CodeOwner, find_code_owner
 
 MAX_FRAMES = 30
-#: Longer C++ names are cut: the rest is template arguments, which do not matter.
+#: Longer C++ names are cut; the rest is irrelevant template arguments.
 MAX_NAME = 400
-#: C++ frames of torch: an operator as called, a node of the backward pass.
+#: C++ frames of torch: a called operator, a node of the backward pass.
 _OPERATOR = re.compile(
     r"at::_ops::(?P<operator>\w+)::call\b"
     r"|torch::autograd::(?:generated::)?(?P<node>\w+Backward\w*|AccumulateGrad)::apply\b",
@@ -33,9 +32,9 @@ _OPERATOR = re.compile(
 )
 #: Operators that only allocate for the operator that calls them.
 _ALLOCATES = re.compile(r"(?:new_)?(?:empty|zeros|ones|full)\w*$|resize\w*$|scalar_tensor$", re.ASCII)
-#: The outermost frame of the backward that says so: its threads have no Python frames.
+#: The outermost frame that identifies the backward pass, whose threads have no Python frames.
 _BACKWARD_THREAD = "torch::autograd::Engine::thread_main"
-#: Overload of an operator, as in ``mul_Tensor``.
+#: Operator overload, as in ``mul_Tensor``.
 _OVERLOAD = re.compile(r"_[A-Z]\w*$", re.ASCII)
 _AUTOCAST = "at::autocast::cached_cast"
 _INTERNAL_FUNCTION = re.compile(
@@ -44,7 +43,7 @@ _INTERNAL_FUNCTION = re.compile(
     r"|execute_native_thread_routine",
     re.ASCII,
 )
-#: Sources of the Python interpreter, whatever its version and build folder.
+#: Source files of the Python interpreter, of any version and build folder.
 _INTERPRETER_FILE = re.compile(r"/(?:Python|Objects|Modules|Include)/[\w/]+\.[ch]$", re.ASCII)
 _INTERNAL_FILES = (
     "/torch/nn/modules/module.py",
@@ -113,7 +112,7 @@ _SHARD = {
     _FSDP1 + "_flat_param.py": ("flatten_tensors", "_init_flat_param_and_metadata", "shard"),
     _FSDP1 + "_init_utils.py": ("_move_module_to_device", "_move_states_to_device"),
 }
-#: C++ frames: a bucket of DDP's reducer, a copy of a weight made by autocast, the thread of the backward.
+#: C++ frames: a bucket of DDP's reducer, autocast's copy of a weight, the backward thread.
 _REDUCER = re.compile(r"c10d::Reducer::(?:initialize_buckets|rebuild_buckets)\b", re.ASCII)
 _CAST = re.compile(rf"{_AUTOCAST}\b", re.ASCII)
 _ENGINE = re.compile(r"torch::autograd::(?:Engine|python::PythonEngine)::", re.ASCII)
@@ -140,16 +139,16 @@ _SETUP = {
 }  # fmt: skip
 _SETUP_FUNCTIONS = ("__init__", "reset_parameters", "_reset_parameters", "init_weights", "_init_weights")
 _CALL = {"/torch/nn/modules/module.py": ("_call_impl", "_wrapped_call_impl")}
-#: The functions of torch's Optimizer that call the step of any optimizer.
+#: Functions of torch's Optimizer that call any optimizer's step.
 _WRAPPER_FILE = "/torch/optim/optimizer.py"
 
 
 class FrameKind(IntEnum):
     """Whose code a frame is.
 
-    INTERNAL: allocator, unwinder, dispatcher, profiler, interpreter. MODULE_CALL: torch calls a module's
-    forward. TORCH: Python code of torch and of Python itself. LIBRARY: other installed packages. USER: the
-    user's own. OPERATOR: an operator or backward node in C++. FOREIGN: other C++.
+    INTERNAL: allocator, unwinder, dispatcher, profiler, interpreter. MODULE_CALL: torch calling a module's
+    forward. TORCH: Python code of torch and of Python itself. LIBRARY: other installed packages. USER: user
+    code. OPERATOR: an operator or backward node in C++. FOREIGN: other C++.
     """
 
     INTERNAL = 0
@@ -176,7 +175,7 @@ class Frame(Struct, frozen=True):
 
 
 def make_frame(file: str, function: str) -> Frame:
-    """Return a normalized frame from a recorded file and function."""
+    """Make a normalized frame from a recorded file and function."""
     name = function if "::" in function else function.rsplit(".", 1)[-1]
     return Frame("/" + file.replace("\\", "/").lstrip("/"), name)
 
@@ -187,7 +186,7 @@ def is_python(frame: Frame) -> bool:
 
 
 def is_workspace_frame(frame: Frame) -> bool:
-    """Return True for a C++ frame of a library workspace; a Python function may have any name."""
+    """Return True for a C++ frame that allocates a library workspace; a Python function may have any name."""
     return not is_python(frame) and _WORKSPACE.search(frame.function[:MAX_NAME]) is not None
 
 
@@ -214,7 +213,7 @@ def find_frame_kind(frame: Frame) -> FrameKind:
 
 
 class StackIndex:
-    """Index of the ``stack`` table by stack number; a stack missing from it has no frames."""
+    """Index of the ``stack`` table by stack number; a stack missing from the table has no frames."""
 
     def __init__(self, stack: Columns) -> None:
         stack = stack.sort_by("stack", "depth")
@@ -237,7 +236,7 @@ class StackIndex:
         self._frame_index: Int = frame_index.reshape(-1).astype(np.int64)
 
     def get_frame_indices(self, stack: int) -> Int:
-        """Return the positions in ``frames`` of a stack's frames, innermost first."""
+        """Return a stack's frames as positions in ``frames``, innermost first."""
         begin, end = self._find_rows(stack)
         return self._frame_index[begin:end]
 
@@ -260,10 +259,10 @@ class StackIndex:
         return frames
 
     def find_user_frame(self, stack: int) -> str:
-        """Return the frame that a user would name for a stack; empty if it has no such frame.
+        """Return the frame most meaningful to the user; empty if there is none.
 
-        That is the innermost frame of the user's own code, unless a module of a library is called further
-        in: then it is the forward of that module. Helpers of libraries and torch's own modules do not count.
+        That is the innermost frame of user code, or the forward of a library module called further in.
+        Library helpers and torch's own modules do not count.
         """
         forward: int | None = None
         for row, kind in self._list_rows(stack):
@@ -276,7 +275,7 @@ class StackIndex:
         return "" if forward is None else self._format_row(forward)
 
     def find_operator(self, stack: int) -> str:
-        """Return the operator that allocated, or the function of a library that the user's code ended in."""
+        """Return the allocating operator, or the library function called by the user's code."""
         native = self.find_native_operator(stack)
         if native:
             return native
@@ -285,10 +284,10 @@ class StackIndex:
         return "" if kind is FrameKind.USER else self.frames[self._frame_index[row]].function
 
     def find_native_operator(self, stack: int) -> str:
-        """Return the operator in C++, as ``exp`` or ``BmmBackward0``; empty if no frame names one.
+        """Return the C++ operator, such as ``exp`` or ``BmmBackward0``; empty if no frame shows one.
 
-        A node of the backward pass comes before the operators that it calls, and an operator before those
-        that only allocate memory for it. A cast by autocast is marked as such.
+        A backward node takes precedence over the operators it calls, and an operator over those that only
+        allocate memory for it. A cast by autocast is marked as such.
         """
         operator, first, is_cast = "", "", False
         for row, _ in self._list_rows(stack):
@@ -333,8 +332,8 @@ class Origin(IntEnum):
     """Where in a training step an allocation was made.
 
     CONSTRUCTOR, FORWARD_NAME and BACKWARD_NAME are based on a function's name alone. BARE: no Python frame;
-    OTHER: Python code of nobody that is known. OPTIMIZER_CALL: an optimizer's step that is known only because
-    torch's wrapper called it.
+    OTHER: unrecognized Python code. OPTIMIZER_CALL: an optimizer step recognized only by torch's wrapper
+    around it.
     """
 
     OTHER = 0
@@ -423,7 +422,7 @@ _OPTIMIZER_ORIGINS = (Origin.OPTIMIZER, Origin.OPTIMIZER_INIT, Origin.OPTIMIZER_
 
 
 def classify_stacks(stacks: StackIndex, numbers: Int) -> Int:
-    """Return the origin of each of these stacks; BARE for a stack without frames."""
+    """Return each stack's origin; BARE for a stack without frames."""
     python = np.array([is_python(frame) for frame in stacks.frames] or [False], dtype=bool)
     frame_origins = np.array([int(find_frame_origin(f)) for f in stacks.frames] or [0], dtype=np.int64)
     distinct, position = np.unique(numbers, return_inverse=True)
@@ -435,15 +434,15 @@ def classify_stacks(stacks: StackIndex, numbers: Int) -> Int:
 
 
 def find_frame_origin(frame: Frame) -> Origin:
-    """Return the origin of the first recognizer that matches the frame; OTHER if none does."""
+    """Return the origin given by the first recognizer that matches the frame; OTHER if none does."""
     return next((origin for origin, matches in _RECOGNIZERS if matches(frame)), Origin.OTHER)
 
 
 def _find_stack_origin(frame_origins: Int, python: Bool) -> Origin:
-    """Return the origin of a stack from the origins of its frames, innermost first."""
-    # The order of the frames with the engine's own after the Python that it called.
-    # With ``stacks="all"`` torch puts the innermost Python frame where the C++ stack enters the interpreter,
-    # and the other Python frames at the end, behind those of the engine's thread.
+    """Return a stack's origin, given its frames' origins, innermost first."""
+    # Order the frames so that the engine's own come after the Python code it called. With ``stacks="all"``,
+    # torch puts the innermost Python frame where the C++ stack enters the interpreter, and the other Python
+    # frames at the end, after the frames of the engine's thread.
     engine = (frame_origins == Origin.BACKWARD) & ~python
     calls_python = engine.any() and bool(python[: int(np.argmax(engine))].any())
     order = np.argsort(engine, kind="stable") if calls_python else np.arange(len(frame_origins))

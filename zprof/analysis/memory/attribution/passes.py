@@ -1,19 +1,17 @@
-"""Find the passes of a training step in an allocator history: forward, backward and optimizer.
+"""Find a training step's passes in an allocator history: forward, backward and optimizer.
 
-A pass is a sequence of allocations of one kind. Only their order matters; there are no time constants. What
-kind an allocation indicates comes from its stack, else from the program's annotations, else from its place:
+A pass is a sequence of allocations of one kind. Only their order matters; there are no time constants. An
+allocation's kind comes from its stack, else from the program's annotations, else from its position:
 
-* Code without Python frames is the thread of the backward, if stacks were recorded and a forward precedes it.
-* Python code of no known phase, as a loss function or a model without modules, is part of the forward if a
-  backward follows.
-* Without any stacks, the pattern of allocations decides.
-* An optimizer that allocates nothing leaves no trace. Where gradients die between two backward passes, a step
-  was made at the end of the first.
+* Code without Python frames is the backward thread, if stacks were recorded and a forward pass precedes it. *
+Python code of no known phase, such as a loss function or a model without modules, belongs to the forward pass
+if a backward pass follows. * Without stacks, the allocation pattern decides. * An optimizer that allocates
+nothing leaves no trace. If gradients die between two backward passes, a step is assumed at the end of the
+first.
 
-For a history without stacks: a forward keeps blocks that its backward frees one by one, between allocations
-of its own. So the bytes of such blocks rise through the forward and fall through the backward. Blocks that
-are freed together, with no allocation in between, are something else: gradients, or outputs that go out of
-scope.
+In a history without stacks: a forward pass keeps blocks that its backward pass frees one by one, between its
+own allocations. So these bytes rise during the forward and fall during the backward pass. Blocks freed
+together, with no allocation in between, are something else: gradients, or outputs that go out of scope.
 """
 
 from collections.abc import Sequence
@@ -47,20 +45,20 @@ _ANNOTATED = {
     Phase.RECOMPUTE.value: BACKWARD,
     Phase.OPTIMIZER.value: OPTIMIZER,
 }
-#: Resolution of torch's times.
+#: Resolution of torch's timestamps.
 CLOCK_NS = 1000
-#: Share of a backward's surviving bytes that must die before the next backward for a step to be assumed.
+#: A step is assumed if this share of a backward pass's surviving bytes dies before the next backward pass.
 _FREED_RATIO = 0.5
-#: A block that lives for fewer allocations is a temporary of an operator.
+#: A block that lives for fewer allocations is an operator's temporary.
 _MIN_AGE = 8
-#: So many blocks freed without an allocation in between are freed together.
+#: This many blocks freed without an allocation in between count as freed together.
 _MIN_TOGETHER = 8
-#: Rise or fall of the kept bytes, as a share of their maximum, that makes a pass.
+#: Minimum rise or fall of the kept bytes in a pass, as a share of their maximum.
 _MIN_SWING_RATIO = 0.3
 
 
 class AllocationPasses(Struct, frozen=True, kw_only=True):
-    """One entry per pass in time order: its kind, and the times of its first and last allocation.
+    """One entry per pass in time order: its kind, and its first and last allocation times.
 
     An annotated pass extends to its annotation. ``closed``: the pass is known to have ended.
     """
@@ -74,21 +72,23 @@ class AllocationPasses(Struct, frozen=True, kw_only=True):
         return len(self.kind)
 
     def find_next_starts(self, kind: int, index: Int) -> Int:
-        """Return the start of the first pass of a kind after each of these passes, or FOREVER."""
+        """Return the start of the next pass of a kind after each of these passes, or FOREVER."""
         begins = np.append(self.first_ns, FOREVER)
         rows_of_kind = np.flatnonzero(self.kind == kind)
         position = np.searchsorted(rows_of_kind, index, side="right")
         return begins[np.append(rows_of_kind, len(self.kind))[position]]
 
     def find_running(self, time_ns: Int) -> Int:
-        """Return the position of the pass that started last at each time; -1 before the first."""
+        """Return the most recently started pass at each time, as a position; -1 before the first."""
         return np.searchsorted(self.first_ns, time_ns, side="right") - 1
 
 
 def find_passes(
     blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRange] = ()
 ) -> tuple[AllocationPasses, Int]:
-    """Return the passes and the pass of each block; -1 for a block that indicates no pass or is older."""
+    """Return the passes, and each block's pass; -1 for a block that indicates no pass or is older than the
+    history.
+    """
     kind = _classify_blocks(blocks, origin, ranges)
     optimizers = [span for span in ranges if _ANNOTATED.get(span.phase) == OPTIMIZER]
     passes, member = _collect_runs(blocks, kind, optimizers)
@@ -105,13 +105,13 @@ def _classify_blocks(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRang
         starts = np.array([span.begin_ns for span in ranges], dtype=np.int64)
         ends = np.array([span.end_ns for span in ranges], dtype=np.int64)
         kinds = np.array([_ANNOTATED.get(span.phase, NONE) for span in ranges], dtype=np.int64)
-        # what has the time of a start may have come before it
+        # events at the time of a start may have come before it
         span = np.searchsorted(starts, blocks.begin_ns - CLOCK_NS, side="right") - 1
         inside = (span >= 0) & (blocks.begin_ns < ends[span]) & (kind >= _BARE)
         kind[inside] = kinds[span[inside]]
     kind[blocks.before] = NONE
     if not bool(((origin != Origin.BARE) & ~blocks.before).any()):
-        # Decide by the pattern of allocations, where no stack tells.
+        # Decide by the allocation pattern where stacks do not identify the pass.
         rows = np.flatnonzero(kind == _BARE)
         kind[rows] = NONE
         for begin, peak, end in find_turns(blocks, rows):
@@ -122,7 +122,7 @@ def _classify_blocks(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRang
 
 
 def _place_bare(kind: Int, *, starts_late: bool) -> Int:
-    """Decide which allocations without Python frames are of the backward."""
+    """Decide which allocations without Python frames belong to the backward pass."""
     rows = np.flatnonzero(kind == _BARE)
     before, after = _find_neighbours(kind, rows, np.flatnonzero((kind != NONE) & (kind != _BARE)))
     is_backward = np.isin(before, (FORWARD, BACKWARD, _UNPLACED))
@@ -132,7 +132,7 @@ def _place_bare(kind: Int, *, starts_late: bool) -> Int:
 
 
 def _place_unplaced(kind: Int) -> Int:
-    """Decide which Python code of no known phase is of the forward, by the passes around it."""
+    """Decide which Python code of no known phase belongs to the forward pass, by the passes around it."""
     rows = np.flatnonzero(kind == _UNPLACED)
     before, after = _find_neighbours(kind, rows, np.flatnonzero((kind != NONE) & (kind != _UNPLACED)))
     is_forward = (after == BACKWARD) & (before != BACKWARD)
@@ -143,7 +143,7 @@ def _place_unplaced(kind: Int) -> Int:
 
 
 def _find_neighbours(kind: Int, rows: Int, others: Int) -> tuple[Int, Int]:
-    """Return the kinds of the nearest others before and after each row; NONE if there is none."""
+    """Return the kinds of the nearest other rows before and after each row; NONE if there is none."""
     kinds = np.concatenate([[NONE], kind[others], [NONE]])
     position = np.searchsorted(others, rows)
     return kinds[position], kinds[position + 1]
@@ -152,7 +152,7 @@ def _find_neighbours(kind: Int, rows: Int, others: Int) -> tuple[Int, Int]:
 def _collect_runs(
     blocks: HeldBlocks, kind: Int, optimizers: Sequence[PhaseRange]
 ) -> tuple[AllocationPasses, Int]:
-    """Join neighbouring blocks of one kind, and the annotated optimizer steps, to passes."""
+    """Join neighbouring blocks of one kind, and annotated optimizer steps, into passes."""
     rows = np.flatnonzero(kind != NONE)
     times_ns = [time_ns for span in optimizers for time_ns in (span.begin_ns, span.end_ns)]
     marks = np.array([time_ns for time_ns in times_ns if time_ns != FOREVER], dtype=np.int64)
@@ -177,9 +177,9 @@ def _collect_runs(
 
 
 def _find_unseen_steps(blocks: HeldBlocks, passes: AllocationPasses, member: Int) -> list[PhaseRange]:
-    """Return an instant after each backward whose surviving blocks die before the next backward.
+    """Return an instant after each backward pass whose surviving blocks die before the next backward pass.
 
-    A backward that leaves little, compared with others, only adds to their gradients.
+    A backward pass that leaves little, compared with others, only adds to their gradients.
     """
     backward = np.flatnonzero(passes.kind == BACKWARD).tolist()
     inside = np.flatnonzero(member >= 0)
@@ -200,7 +200,7 @@ def _find_unseen_steps(blocks: HeldBlocks, passes: AllocationPasses, member: Int
         freed_ns, size = blocks.freed_ns[rows], blocks.requested_bytes[rows]
         freed = int(size[freed_ns < until_ns].sum())
         if freed >= _FREED_RATIO * sizes[number] and sizes[number] >= enough_bytes:
-            # the last temporaries of the backward die at once, the gradients only after the step
+            # the last temporaries of the backward pass die at once, the gradients only after the step
             half = int(np.searchsorted(np.cumsum(size), sizes[number] / 2))
             pauses = np.diff(freed_ns[: half + 1], prepend=int(passes.last_ns[index]))
             first = int(np.argmax(pauses))
@@ -210,16 +210,16 @@ def _find_unseen_steps(blocks: HeldBlocks, passes: AllocationPasses, member: Int
 
 
 def _find_survivors(blocks: HeldBlocks, rows: Int, last_ns: int) -> Int:
-    """Return the blocks of a pass that are live after its last allocation, in the order of their ends."""
+    """Return a pass's blocks that are live after its last allocation, in the order of their ends."""
     rows = rows[(blocks.freed_ns[rows] > last_ns) & (blocks.begin_ns[rows] < last_ns)]
     return rows[np.argsort(blocks.freed_ns[rows], kind="stable")]
 
 
 def find_turns(blocks: HeldBlocks, rows: Int) -> list[tuple[int, int, int]]:
-    """Return (begin, peak, end) of each forward and its backward, as positions in ``rows``.
+    """Return (begin, peak, end) of each forward and its backward pass, as positions in ``rows``.
 
-    ``rows`` are the blocks to consider, in the order of allocation: the forward is [begin, peak), the
-    backward [peak, end).
+    ``rows``: the blocks to consider, in allocation order. The forward pass is [begin, peak), the backward
+    pass [peak, end).
     """
     if not len(rows):
         return []
@@ -269,6 +269,6 @@ def _find_peaks(live: list[int], kept: Bool) -> list[tuple[int, int, int]]:
 
 
 def _skip_plateau(first: int, top: int, kept: Bool) -> int:
-    """Return the first kept block from a low on: what is allocated before is of no pass."""
+    """Return the first kept block at or after a low: earlier allocations belong to no pass."""
     inside = np.flatnonzero(kept[first:top])
     return first + int(inside[0]) if len(inside) else first
