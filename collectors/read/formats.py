@@ -1,7 +1,7 @@
-"""All file formats: how a file is recognized, by whom it is read, and in which sandbox.
+"""All file formats: how a file is recognized, what reads it, and in which sandbox.
 
-Files are recognized by their first bytes; file names are not trusted. ``FORMATS`` lists what is read,
-``FOREIGN_FORMATS`` what is recognized and refused with what to pass instead.
+Files are recognized by their first bytes; file names are not trusted. ``FORMATS`` lists the formats that are
+read, ``FOREIGN_FORMATS`` those that are refused with a hint on what to pass instead.
 """
 
 import re
@@ -22,10 +22,11 @@ _TRACE_KEY = re.compile(
     rb"|baseTimeNanoseconds|record_shapes|profile_memory|with_(?:stack|flops|modules)|trace_id|ph"
     rb'|(?:cupti|roctracer|hip_runtime|cuda_runtime)_version)"\s*:'
 )
-#: Keys of a flight-recorder dump; its JSON starts with its entries, whose first key is the last one here.
+#: Keys of a flight-recorder dump; in JSON the entries come first, and their first key is
+#: ``collective_seq_id``.
 _DUMP_KEY = re.compile(rb'"(?:pg_config|pg_status|collective_seq_id)"\s*:')
-#: The first of these keys in a pickle tells dumps from snapshots; a snapshot has a list under its own, after
-#: the opcode that memorizes the key. What has neither starts no process that would read it.
+#: The first of these keys distinguishes dumps from snapshots. In a snapshot a list follows the key, after an
+#: optional memoize opcode. A pickle with neither is rejected without starting a reader process.
 _PICKLE_KEY = re.compile(
     rb"(pg_config|pg_status|collective_seq_id)|(?:segments|device_traces)(?:\x94|q.|r.{4})?[\](]", re.DOTALL
 )
@@ -51,7 +52,7 @@ class FileKind(StrEnum):
 
 
 class SourceKind(StrEnum):
-    """What files of a kind become: files of one source make one run, and an import takes only one."""
+    """What files of a kind become. The files of one source make one run; an import takes only one source."""
 
     TRACE = "trace"
     SNAPSHOT = "snapshot"
@@ -62,11 +63,9 @@ class Format(Struct, frozen=True, kw_only=True):
     """A format that zprof reads.
 
     Attributes:
-        holds: What its first bytes hold.
-        source: What its files become.
-        reader: ``module:function`` that writes a run of its files.
-        sandbox: Module of the child process that parses it under limits. Empty: a reader of zprof that
-            executes nothing and takes memory in proportion to the file.
+        holds: What its first bytes hold. source: What its files become. reader: ``module:function`` that
+        writes a run of its files. sandbox: Module of the child process that parses it under limits. Empty:
+        zprof's own reader, which executes nothing and takes memory in proportion to the file.
     """
 
     holds: str
@@ -81,7 +80,7 @@ _DUMPS = f"{_IMPORTS}.flight_dumps:write_dumps"
 _SNAPSHOT_CHILD = "zprof.collectors.read.snapshot.child"
 _DUMP_CHILD = "zprof.collectors.read.flight_recorder.child"
 
-#: What is read. ``LOG`` also needs a line about a stuck collective, and may be text of no known form.
+#: Formats that are read. ``LOG`` also needs a line about a stuck collective; its text may have no known form.
 FORMATS: dict[FileKind, Format] = {
     FileKind.TRACE: Format(
         holds="JSON with a key of the Trace Event Format or of Kineto; plain, gzip or zstd",
@@ -169,7 +168,7 @@ def _unpack_zstd_head(head: bytes) -> bytes:
 class ForeignFormat(Struct, frozen=True, kw_only=True):
     """A format that zprof does not read: ``pattern`` in its first bytes, or else a suffix of its name.
 
-    ``title`` names it with its article; ``instead`` says what to pass.
+    ``title`` is its name with an article; ``instead`` is what to pass.
     """
 
     title: str
@@ -195,7 +194,7 @@ def _foreign(title: str, instead: str, pattern: bytes = b"", *suffixes: str) -> 
     return ForeignFormat(title=title, instead=instead, pattern=compiled, suffixes=suffixes)
 
 
-#: The first one that matches counts. Patterns come before suffixes, which only tell what bytes cannot.
+#: The first match counts. Patterns come before suffixes, which are for formats that bytes do not identify.
 FOREIGN_FORMATS: tuple[ForeignFormat, ...] = (
     _foreign("output of rocprofv3 (JSON)", _TRACE_INSTEAD, rb'"rocprofiler-sdk[\w-]*"\s*:'),
     _foreign(
@@ -275,7 +274,7 @@ FOREIGN_FORMATS: tuple[ForeignFormat, ...] = (
 
 
 def identify_foreign(file: BinaryIO, name: str) -> ForeignFormat | None:
-    """Return what a file is that no reader takes; None if it is unknown. Rewinds the file."""
+    """Identify a file that no reader accepts; None if it is unknown. Rewinds the file."""
     head = _read_head(file)
     if head.startswith(_GZIP):
         head = _inflate_head(head)

@@ -2,7 +2,7 @@
 
 A pickle's power is in the opcodes that fetch a callable by name (GLOBAL, STACK_GLOBAL, INST, EXT, and REDUCE,
 OBJ, NEWOBJ, BUILD on top of them) and in persistent ids. All of them go through two methods that reject them.
-What a pickle takes in memory and time is limited by the process that loads it.
+The process that loads a pickle limits its memory and time.
 """
 
 import pickle
@@ -19,7 +19,7 @@ _GZIP = 31
 
 
 def load_plain_data(file: BinaryIO, kind: str = "snapshot") -> Any:
-    """Return the data in ``file``; ``kind`` says in errors what it should be.
+    """Return the data in ``file``; ``kind`` names the expected format in errors.
 
     Raises:
         BadInput: it is damaged, or contains more than plain data.

@@ -53,8 +53,8 @@ class DumpAnswer(Struct, frozen=True, kw_only=True):
     """What was read from one file, or the error.
 
     ``only_rank``: the one rank that is in all groups of the dump; None if there is none, or several.
-    ``fits_name``: whether the rank in the name is in all groups. ``world_size``: as far as the groups tell.
-    ``entries_left_out``: as in :class:`FlightTables`.
+    ``fits_name``: whether the rank in the name is in all groups. ``world_size``: as far as the groups show
+    it. ``entries_left_out``: as in :class:`FlightTables`.
     """
 
     position: int
@@ -76,13 +76,13 @@ def start(arguments: list[str]) -> None:
     limits = msgspec.json.decode(arguments[1], type=Limits)
     jobs = msgspec.json.decode((folder / JOBS_NAME).read_bytes(), type=list[DumpJob])
     apply_limits(limits)
-    # A dump is many small objects that live as long as it does. What a hostile one leaves behind in cycles is
-    # collected after each file; what stays after that is never looked at again.
+    # A dump consists of many small objects that live as long as it does. Cycles left by a hostile dump are
+    # collected after each file; what survives is never scanned again.
     gc.disable()
     gc.freeze()
     with (folder / ANSWERS_NAME).open("ab", buffering=0) as answers:
         for job in jobs:
-            # Let the process be killed when the next file takes longer.
+            # The system kills the process if the next file takes longer.
             usage = resource.getrusage(resource.RUSAGE_SELF)
             _, hard = resource.getrlimit(resource.RLIMIT_CPU)
             soft = int(usage.ru_utime + usage.ru_stime) + 1 + job.cpu_s

@@ -1,17 +1,17 @@
 """Convert one flight-recorder dump, loaded as plain data, to the tables ``flight*`` of a run.
 
-The dump is from a stranger. What is wrong with it as a whole is an error; a single wrong entry or group
-is left out, with a gap. Pickle and JSON have the same keys; JSON has no frames, 0 for unknown times, and
-texts for the numbers of ``pg_status``. Versions 2.x (torch 2.5 to 2.13) differ in keys that are not read
-or may be missing.
+The dump is from a stranger. A defect of the whole dump is an error; a single wrong entry or group is left
+out, with a gap. Pickle and JSON have the same keys; JSON has no frames, 0 for unknown times, and strings for
+the numbers of ``pg_status``. Versions 2.x (torch 2.5 to 2.13) differ in keys that are not read or may be
+missing.
 
-Of each process group a dump has the name, the ranks, and how far it got. ``pg_config`` is keyed by the
-name of a group, ``pg_status`` by its number on the rank (``pg_id``). Only entries have both. A rank
-creates its groups in the order of their numbers, so with as many names as numbers the two pair in order,
-if the entries agree.
+For each process group, a dump has the name, the ranks, and its progress. ``pg_config`` is keyed by the name
+of a group, ``pg_status`` by its number on the rank (``pg_id``). Only entries have both. A rank creates its
+groups in the order of their numbers, so if there are as many names as numbers, and the entries agree, the two
+are paired in order.
 
-All entries are checked column by column, which takes a third of the time of one after the other. If a value
-is wrong somewhere, each entry is checked alone, and those that are wrong are left out, with a gap.
+Entries are checked column by column, in a third of the time of checking them one by one. If any value is
+wrong, each entry is checked separately, and wrong entries are left out, with a gap.
 """
 
 import re
@@ -72,10 +72,10 @@ Columns = dict[str, Sequence[Any]]
 
 
 class FlightTables(Struct, frozen=True, kw_only=True):
-    """Tables of one dump by name, what is wrong with it, and what it says of the job.
+    """Tables of one dump by name, its defects, and facts about the job.
 
-    ``group_ranks``: the ranks of each group that are known. ``backend``: of most entries, empty if unknown.
-    ``entries_left_out``: entries that are not in torch's format; None if it is not known how many.
+    ``group_ranks``: the ranks of each group that are known. ``backend``: that of most entries; empty if
+    unknown. ``entries_left_out``: number of entries that are not in torch's format; None if unknown.
     """
 
     tables: Mapping[str, Mapping[str, Any]]
@@ -143,7 +143,7 @@ def _number_stacks(frames: Sequence[object], gaps: list[Gap]) -> tuple[Integers,
         return stacks.numbers(frames, "an entry"), stacks
     except BadInput:
         pass
-    # The frames of one entry are wrong: number each alone.
+    # The frames of one entry are wrong: number each entry separately.
     numbers = np.full(len(frames), -1, dtype=np.int64)
     wrong = 0
     for index, stack in enumerate(frames):
@@ -156,7 +156,7 @@ def _number_stacks(frames: Sequence[object], gaps: list[Gap]) -> tuple[Integers,
 
 
 class _Numbered:
-    """Values by number: few are distinct, and what is made of one is made once."""
+    """Values by number: few are distinct, so each result is computed once per distinct value."""
 
     def __init__(self, values: Sequence[Hashable]) -> None:
         numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
@@ -164,7 +164,7 @@ class _Numbered:
         self.codes = np.fromiter(map(numbers.__getitem__, values), dtype=np.int32, count=len(values))
 
     def make_texts(self, make_text: Callable[[Any], str]) -> Any:
-        """Return the column of the texts that are made of the values."""
+        """Return a column of strings computed from the values."""
         numbering = TextNumbers()
         numbers = [numbering.number(clean_text(make_text(value))) for value in self.distinct]
         return numbering.column(np.array(numbers, dtype=np.int32)[self.codes])
@@ -246,8 +246,8 @@ def list_groups(
     Args:
         config: ``pg_config``.
         status: ``pg_status``.
-        in_entries: The number, name and description of each group that an entry is in.
-        gaps: What is wrong is added to it.
+        in_entries: Number, name and description of each group that occurs in an entry.
+        gaps: Defects are added to it.
 
     Raises:
         BadInput: it has too many groups, or is not in torch's format at all.
@@ -278,7 +278,9 @@ def list_groups(
 
 
 def _read_configs(value: object, gaps: list[Gap]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return description and ranks of the groups by name; gloo's one group without name and ranks is none."""
+    """Return description and ranks of the groups by name; gloo's single group without name and ranks is
+    omitted.
+    """
     configs: dict[str, tuple[str, tuple[int, ...]]] = {}
     wrong: list[str] = []
     members = 0
@@ -330,7 +332,7 @@ def _read_statuses(value: object, gaps: list[Gap]) -> dict[int, tuple[int | None
         ]
         if enqueued is None or completed is None:
             wrong.append(f"the numbers of group {number}")
-        # Without TORCH_NCCL_ENABLE_TIMING no start is ever noticed: -1 is unknown.
+        # Without TORCH_NCCL_ENABLE_TIMING starts are never recorded: -1 means unknown.
         started = None if started is None or started < 0 else started
         statuses[number] = enqueued, started, completed
     _add_gap(wrong, "pg_status", gaps)
@@ -338,7 +340,9 @@ def _read_statuses(value: object, gaps: list[Gap]) -> dict[int, tuple[int | None
 
 
 def _read_integer(value: object) -> int | None:
-    """Return a number, which JSON spells as a text; None if it is none or does not fit into 64 bits."""
+    """Return a number, which JSON writes as a string; None if it is not a number or does not fit into 64
+    bits.
+    """
     if type(value) is str and _INTEGER.fullmatch(value):
         value = int(value)
     return value if type(value) is int and -1 <= value < _BOUND else None
@@ -360,7 +364,7 @@ def _pair_numbers(
     in_entries: Sequence[tuple[int, str, str]],
     gaps: list[Gap],
 ) -> dict[str, int]:
-    """Return the number of each group that is known: from its entries, else from the order of all."""
+    """Return the known number of each group: from its entries, else from the order of all groups."""
     known: dict[str, int] = {}
     ambiguous: set[str] = set()
     for number, name, _ in in_entries:
@@ -451,10 +455,10 @@ def load_json(content: bytes) -> object:
 
 
 def read_entries(value: object, gaps: list[Gap]) -> tuple[Columns, int | None]:
-    """Return the columns of the valid entries, and how many others there are; None if that is not known.
+    """Return the columns of the valid entries, and the number of invalid ones (None if unknown).
 
     Raises:
-        BadInput: it is no list of entries, or too long.
+        BadInput: it is not a list of entries, or it is too long.
     """
     if value is not None and type(value) is not list and type(value) is not tuple:
         raise make_damaged_error(f"entries is {type(value).__name__}, not a list")
@@ -505,7 +509,7 @@ def _read_columns(rows: Sequence[Any]) -> Columns:
 
 
 def _get_default(field: FieldInfo) -> Any:
-    """Return the value of a missing key; None, which is wrong, for a key that must not be missing."""
+    """Return the value of a missing key; None, which fails the check, for a mandatory key."""
     if field.default_factory is not NODEFAULT:
         return field.default_factory()
     return None if field.default is NODEFAULT else field.default

@@ -1,7 +1,7 @@
-"""Read flight-recorder dumps in child processes with limits, and check what they answer.
+"""Read flight-recorder dumps in child processes with limits, and validate their answers.
 
 A child reads many files in turn. If one of them kills it (too much memory or time, a crash of the unpickler),
-the next child goes on with the file after that one.
+the next child continues with the following file.
 """
 
 import os
@@ -24,7 +24,7 @@ from zprof.process.sandbox import ChildFailure, Limits, Sandbox, make_program
 
 _MEBIBYTE = 1 << 20
 _MAX_MEMORY_BYTES = 6 << 30
-#: A file is packed at most this much by gzip.
+#: Maximum gzip compression ratio that is assumed.
 _MAX_INFLATION = 200
 _BASE_CPU_S = 10
 _TABLES = frozenset({"flight", "flight_group", "flight_stack"})
@@ -45,7 +45,7 @@ class DumpFile(msgspec.Struct, frozen=True, kw_only=True):
 def read_dumps(
     files: Sequence[DumpFile], scratch: Path, workers: int
 ) -> Iterator[tuple[DumpFile, DumpAnswer]]:
-    """Yield each file with what was read from it, as it is ready.
+    """Yield each file and its result as soon as it is ready.
 
     Args:
         files: The dumps.
@@ -97,11 +97,11 @@ class _Batch:
         return bool(self._pending)
 
     def poll(self) -> list[DumpAnswer]:
-        """Return the answers since the last call, and go on with another child if one has died."""
+        """Return the answers since the last call, and continue with another child if one has died."""
         if self._sandbox is None:
             return []
         is_finished = self._sandbox.is_finished()
-        # The complete lines that the child has added.
+        # Complete lines that the child has added.
         answers: list[DumpAnswer] = []
         while self._pending:
             start = self._lines.tell()
@@ -177,7 +177,7 @@ def _make_failure_answer(job: DumpJob, failure: ChildFailure | None) -> DumpAnsw
 
 
 def _estimate_bytes(file: DumpFile) -> int:
-    """Return the most bytes that the file has unpacked."""
+    """Return an upper bound on the uncompressed size of the file."""
     try:
         size = file.path.stat().st_size
     except OSError:  # the child says it

@@ -1,7 +1,7 @@
 """The forms in which torch, NCCL, gloo and torchrun write about stuck collectives.
 
-The patterns match text without any white space, so that two blanks, a line that a terminal broke within a
-word, and a page that joined all lines match alike. Sources, with the releases whose libraries have the text:
+The patterns match text without any white space, so double blanks, lines broken by a terminal within a word,
+and pages that join all lines still match. Sources, with the releases whose libraries have the text:
 
 ========================  ===========  =====================================================================
 form                      torch        written by
@@ -28,7 +28,7 @@ The rank in ``[Rank 3]`` before "Watchdog caught" is that of the first group tha
 
 import re
 
-#: One of these is in each line that may be evidence; a search for them decides which lines are looked at.
+#: Each line that may be evidence contains one of these; the search for them selects the lines to read.
 ANCHORS = (
     b"WorkNCCL",
     b"NCCL work",
@@ -40,7 +40,7 @@ ANCHORS = (
     b"gloo/transport",
     b"local_rank",
 )
-#: A line with one of these continues nothing.
+#: A line with one of these does not continue a record.
 HEAD = re.compile(
     rb"\[rank\d{1,7}\]:(?: ?\[[EWIF]\d{0,4} [^\]\n]{0,80}\])?"
     rb"|\[[EWIF]\d{0,4} [^\]\n]{0,60}\.cpp:\d{1,6}\]"
@@ -94,7 +94,7 @@ _ENDING = (
     rb"|rank:(?P<f_rank>\d{1,7})\(local_rank:(?P<f_local>\d{1,6})\)"
     rb"[^\n]{0,80}?exitcode:(?P<f_code>-?\d{1,5})\(pid:"
 )
-#: All tokens of a record, in their order.
+#: All tokens of a record, in order.
 TOKEN = re.compile(
     b"|".join(
         (
@@ -117,16 +117,16 @@ TOKEN = re.compile(
 STACK = b"Stacktraceofthefailedcollective:"
 FRAME = re.compile(rb"\s*#\d{1,4} (?P<name>.{1,500}) from (?P<file>.{1,2000}):(?P<line>\d{1,9})\s*")
 MAX_FRAMES = 200
-#: Text of a form that is cut, changed or new: the line looks like evidence and proves nothing.
+#: Text of a truncated, changed or new form: the line looks like evidence, but proves nothing.
 LOOKS_LIKE_EVIDENCE = re.compile(
     rb"Watchdogcaught|watchdogatwork|lastenqueued|Lastenqueued|dumpsignaldueto|:opCount"
 )
-#: What a record may still lack at its end, so that the next lines of the file belong to it.
+#: Parts that may be missing at the end of a record, if they are on the next lines of the file.
 OPENING = re.compile(
     rb"Watchdogcaught|detectedbywatchdog|TimeoutatNCCLwork|Receivedadumpsignal|Receivedaglobal|:opCount|"
     rb"WorkNCCL\(|failed\(exitcode|\[PG|\(local_rank:|ProcessGroupNCCL\.cpp:\d|Processgroupwatchdog"
 )
-#: Names of operations in a flight recorder for those of the watchdog, where they differ in more than case.
+#: Flight-recorder names of the watchdog's operations, if they differ in more than case.
 KINDS = {
     "ALLREDUCE": "all_reduce",
     "ALLREDUCE_COALESCED": "all_reduce_coalesced",
@@ -143,7 +143,7 @@ KINDS = {
     "AlltoAll": "all_to_all",
     "Broadcast": "broadcast",
 }
-#: Operations whose ratio of elements is the size of the group: outputs by inputs, or inputs by outputs.
+#: Operations whose element ratio is the group size: outputs by inputs, or inputs by outputs.
 GATHERS = frozenset({"all_gather", "_all_gather_base", "all_gather_coalesced"})
 SCATTERS = frozenset({"reduce_scatter", "_reduce_scatter_base"})
 #: Elements of a size that was never set (-1 as size_t).

@@ -25,15 +25,15 @@ from zprof.run.log_evidence import (
     is_default_group,
 )
 
-#: Ranks of the largest job that is believed.
+#: Number of ranks of the largest plausible job.
 MAX_RANKS = 1 << 17
 _MAX_RANK = MAX_RANKS - 1
-#: Ranks and groups that are kept; a larger log is of no single job.
+#: Maximum number of ranks and groups; a larger log cannot belong to a single job.
 _MAX_LINES = 100_000
 _MAX_STACKS = 4096
-#: Records without a rank that wait for the end of their log.
+#: Maximum number of records without a rank that wait for the end of their log.
 _MAX_NAMELESS = 20_000
-#: Calls of a process in a communicator that are kept, the last ones.
+#: Number of a process's last calls per communicator that are kept.
 _MAX_CALLS = 64
 _TOO_MANY = f"more than {_MAX_LINES} ranks and groups in the logs"
 
@@ -79,7 +79,7 @@ class LogReader:
             said_by = record.list_speakers()
             speakers.update(said_by)
             if record.frames:
-                # Only the first stack of a rank: its watchdog ends at its first failure.
+                # Only the first stack of a rank counts: its watchdog ends at the first failure.
                 if said_by and len(self._stacks) < _MAX_STACKS:
                     self._stacks.setdefault(min(said_by[-1], _MAX_RANK), tuple(record.frames))
             elif record.is_evidence and record.is_of_rank and not said_by and len(nameless) < _MAX_NAMELESS:
@@ -91,19 +91,20 @@ class LogReader:
             if len(self._counters) + len(self._timeouts) + len(self._calls) > _MAX_LINES:
                 raise BadInput(_TOO_MANY, hint="pass the logs of one job")
         self._skipped += records.has_skipped
-        # A line without a rank is of the only rank that writes to the log, else of that of its folder.
+        # A line without a rank belongs to the only rank that writes to the log, or else to the rank of its
+        # folder.
         owner = min(speakers) if len(speakers) == 1 else None if speakers else local_rank
         for record in nameless:
             self._read_record(record, owner if self._may_be_of(record, owner) else None)
 
     def _may_be_of(self, record: Record, owner: int | None) -> bool:
-        """Return True unless the record has another rank in a group than all lines of its owner."""
+        """Return True unless the record's group rank contradicts all lines of its owner."""
         known = self._places.get(owner, set()) if owner is not None else set[int]()
         places = {_read_rank(token["work_rank"]) for token in record.tokens if token.lastgroup == "work_rank"}
         return not known or not places or bool(places & known)
 
     def finish(self) -> LogEvidence:
-        """Return what all logs say together."""
+        """Return the combined evidence of all logs."""
         lines = [*self._join_timeouts()]
         if not self._has_names:
             # A group of torch 2.3 has only a number, which each process counts for itself.
@@ -133,9 +134,9 @@ class LogReader:
         )
 
     def _read_record(self, record: Record, owner: int | None) -> None:
-        """Apply the tokens in order: who speaks, of which group, and what.
+        """Apply the tokens in order: the speaker, its group, and the statement.
 
-        ``owner``: the rank that writes if no token tells.
+        ``owner``: the rank that writes if no token shows it.
         """
         rank = owner
         group: _GroupName | None = None
@@ -197,7 +198,7 @@ class LogReader:
         return group
 
     def _add_counters(self, speaker: "_Speaker", group: "_GroupName", lines: RankLines) -> None:
-        """Keep what a rank says of a group; a timeout in it says more than an answer to a signal."""
+        """Keep a rank's statement about a group; a timeout in it proves more than an answer to a signal."""
         key = (speaker.without_work_rank, group.name)
         known = self._counters.get(key)
         if known is None:
@@ -216,7 +217,7 @@ class LogReader:
             self._endings[local_rank] = RankEnding(rank=rank, local_rank=local_rank, exit_code=code)
 
     def _join_timeouts(self) -> Iterator[RankLines]:
-        """Yield one record for each rank and group; a timeout names no group, and its counters do."""
+        """Yield one record for each rank and group; timeouts do not name the group, but their counters do."""
         counters: dict[tuple[int | None, str, int | None], RankLines] = {}
         for (speaker, name), lines in self._counters.items():
             rank, group_rank = self._resolve(speaker)
@@ -256,7 +257,7 @@ class LogReader:
         group: "_GroupName | None",
         standing: Standing,
     ) -> tuple[int | None, str, int | None] | None:
-        """Return the record that a timeout belongs to; None if nothing tells."""
+        """Return the record that a timeout belongs to; None if it cannot be determined."""
         own_rank = group_rank if rank is None else None
         if group is not None:
             return (rank, group.name, own_rank)
@@ -273,7 +274,9 @@ class LogReader:
     def _place_alone(
         self, alone: "Sequence[tuple[int | None, int | None, Standing]]", placed: Sequence[RankLines]
     ) -> Iterator[RankLines]:
-        """Yield timeouts without counters, in the only group in which others stand in the same operation."""
+        """Yield timeouts without counters, assigned to the only group in which others wait in the same
+        operation.
+        """
         groups: dict[Standing, set[str]] = defaultdict(set)
         for lines in placed:
             if lines.standing is not None and lines.standing.kind:
@@ -296,7 +299,7 @@ class LogReader:
         return self._descriptions.get(name, DEFAULT_DESCRIPTION if name == DEFAULT_GROUP else "")
 
     def _resolve(self, speaker: "_Speaker") -> tuple[int | None, int | None]:
-        """Return the global rank of a speaker, and its rank in the group that it speaks of."""
+        """Return a speaker's global rank, and its rank in the group that it mentions."""
         group = speaker.group
         if speaker.rank is not None:
             return speaker.rank, group.rank if group is not None else None
@@ -349,7 +352,7 @@ class _Speaker(Struct, frozen=True, kw_only=True):
 
     @property
     def without_group(self) -> "_Speaker":
-        """The same rank, whatever it speaks of."""
+        """The same rank, whatever group it mentions."""
         return _Speaker(rank=self.rank, work_rank=None if self.rank is not None else self.work_rank)
 
     @property
@@ -373,10 +376,10 @@ class _Communicator(Struct, frozen=True, kw_only=True):
 
 
 def read_logs(files: Sequence[LogFile]) -> LogEvidence:
-    """Return what the logs say together.
+    """Return the combined evidence of the logs.
 
     Raises:
-        BadInput: a log cannot be read, or they are of no single job.
+        BadInput: a log cannot be read, or the logs do not belong to a single job.
     """
     reader = LogReader()
     for log in files:
@@ -391,7 +394,9 @@ def read_logs(files: Sequence[LogFile]) -> LogEvidence:
 
 
 def _find_differing_call(members: Sequence[Iterable[_Call]]) -> int | None:
-    """Return the first number under which processes called something else; a batch of calls shares one."""
+    """Return the first number under which processes made different calls; a batch of calls shares one
+    number.
+    """
     called: dict[int, list[Standing]] = defaultdict(list)
     shared: set[int] = set()
     for calls in members:

@@ -1,8 +1,8 @@
 """Cut the text of a log into records, one for each line that its program wrote, without any white space.
 
-What carried the text may have changed it: several lines in one, one line in several (also within a word),
-colors, prefixes, lines of several ranks glued together. Only the surroundings of an anchor are looked at, so
-that a log is read about as fast as it is searched.
+Whatever transported the text may have changed it: several lines in one, one line in several (also within a
+word), colors, prefixes, lines of several ranks glued together. Only the surroundings of an anchor are looked
+at, so a log is read about as fast as it is searched.
 """
 
 import os
@@ -29,7 +29,7 @@ _MAX_FILE_BYTES = 4 << 30
 _MAX_LINE_BYTES = 64 << 10
 #: Lines of the file, and bytes, that may belong to one record.
 _MAX_CONTINUED_LINES, _MAX_RECORD_BYTES = 8, 4096
-#: Records of the start of a log that are read, and bytes and records of its end if there are more.
+#: Number of records read from the start of a log and, if there are more, bytes and records from its end.
 _MAX_RECORDS, _TAIL_BYTES = 2_000_000, 64 << 20
 _COLORS = re.compile(rb"\x1b\[[\d;]{0,16}[A-Za-z]")
 _SPACE = bytes(range(33)) + b"\x7f"
@@ -69,16 +69,16 @@ class Record:
 
     @property
     def is_of_rank(self) -> bool:
-        """Return True if it says what a rank did: then it matters which one."""
+        """Return True if it describes what a rank did, so the rank matters."""
         return any(token.lastgroup in _OF_RANK for token in self.tokens)
 
     def list_speakers(self) -> list[int]:
-        """Return the global ranks that it names as writers, in order."""
+        """Return the global ranks named as writers, in order."""
         return [int(token["speaker"]) for token in self.tokens if token.lastgroup == "speaker"]
 
     @property
     def is_unread(self) -> bool:
-        """Return True if the record looks like evidence, and no form fits it."""
+        """Return True if the record looks like evidence but matches no form."""
         return not self.is_evidence and LOOKS_LIKE_EVIDENCE.search(self._text) is not None
 
     @property
@@ -91,9 +91,10 @@ class Record:
 
 
 class RecordIterator:
-    """Yields the records around the anchors of a log; ``has_skipped``: some of it was not read.
+    """Yields the records around the anchors of a log; ``has_skipped``: a part of it was not read.
 
-    Of a log with very many lines about NCCL the start and the end are read: what is about a hang is there.
+    For a log with very many lines about NCCL, only the start and the end are read: lines about a hang are
+    there.
     """
 
     def __init__(self, file: BinaryIO) -> None:

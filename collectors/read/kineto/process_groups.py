@@ -103,7 +103,9 @@ def _name_if_single(rank_sets: set[tuple[int, ...]]) -> tuple[str, int] | None:
 
 
 def _make_display_names(groups: Sequence[TraceProcessGroup]) -> dict[tuple[tuple[int, ...], str], str]:
-    """Return the display name of each group by ranks and name, different where groups span the same ranks."""
+    """Return the display name of each group by ranks and name; groups over the same ranks get different
+    names.
+    """
     members_by_ranks: dict[tuple[int, ...], dict[str, str]] = defaultdict(dict)
     for group in groups:
         if group.ranks:

@@ -16,7 +16,7 @@ from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
 
 WHOLE_TRACE, BY_OPTIMIZER = "whole trace", "Optimizer.step"
-#: torch's name of a step, and a common name in training loops; the first one that is present is used.
+#: torch's name of a step, and a common name in training loops; the first name present is used.
 _STEP_NAMES = ("ProfilerStep", "Iteration")
 _STEP = re.compile(rf"({'|'.join(_STEP_NAMES)})[ #:_-]{{0,3}}(\d{{1,15}})\s*")
 _OPTIMIZER = re.compile(r"Optimizer\.step#.*")
@@ -192,7 +192,8 @@ def _mark_by_optimizer(trace: Trace) -> StepMarks | None:
 
 
 def _find_optimizer_ends(trace: Trace, pattern: re.Pattern[str]) -> list[int]:
-    """Return the ends of optimizer steps. Optimizers (or groups) without a backward in between count as one.
+    """Return the ends of optimizer steps. Optimizers (or groups) without a backward pass in between count as
+    one.
 
     Without a recorded backward, a range whose name repeats starts the next step; a repeated operator does
     not.

@@ -33,7 +33,7 @@ SMALL_BYTES = 1 << 20
 _NO_LIMIT = 1 << 62
 SMALL_SEGMENT_BYTES = 2 << 20
 _LARGE_SEGMENT_BYTES = 20 << 20
-#: Requests from this size on get a segment of their own, a multiple of 2 MiB.
+#: Requests of at least this size get their own segment, a multiple of 2 MiB.
 _MIN_OWN_SEGMENT_BYTES = 10 << 20
 #: Kinds of events, in their order at one entry. Blocks from before the first entry are measured once all of
 #: them are in place (_OCCUPY, _MEASURE), a new block when it is allocated.
@@ -48,10 +48,10 @@ _MEBIBYTE = 1 << 20
 
 
 class AllocatorSettings(Struct, frozen=True, kw_only=True):
-    """Settings of the allocator; None where the default is in force, or the snapshot does not say.
+    """Settings of the allocator; None if the default applies, or the snapshot does not state it.
 
-    ``max_split_bytes``: requests from this size on take whole segments. ``roundup_divisions``: the number of
-    block sizes within each power of two, from 1 MiB on. ``large_segment_bytes``: size of the segments for
+    ``max_split_bytes``: requests of at least this size take whole segments. ``roundup_divisions``: the number
+    of block sizes within each power of two, from 1 MiB on. ``large_segment_bytes``: size of the segments for
     requests of 1 to 10 MiB.
     """
 
@@ -86,7 +86,7 @@ def measure_blocks(
     rounded = sizes.tolist()
     max_split = settings.max_split_bytes or _NO_LIMIT
     for kind, index in zip(kinds, indices, strict=True):
-        # one flat loop: two thirds of the events of a long history pass here
+        # a single flat loop, because two thirds of the events of a long history pass through it
         if kind == _RELEASE:
             _remove_sorted(used, starts[index])
         elif kind == _MAP:
@@ -132,7 +132,7 @@ def compute_driver_bytes(rounded: Integers, settings: AllocatorSettings) -> Inte
     """Return what the allocator asks the driver for if no free block is large enough: whole segments.
 
     Expandable segments grow in pages of the same sizes, at their end, where some bytes may be free already:
-    for them it is the most.
+    for them this is an upper bound.
     """
     large_bytes = settings.large_segment_bytes or _LARGE_SEGMENT_BYTES
     by_pages = -(-rounded // SMALL_SEGMENT_BYTES) * SMALL_SEGMENT_BYTES
@@ -179,7 +179,7 @@ def _remove_sorted(values: list[int], value: int) -> None:
 
 
 def read_settings(value: object) -> AllocatorSettings:
-    """Return the settings; what is missing, unknown or not of the expected type counts as not stated."""
+    """Return the settings; missing or unknown values, and those of another type, count as not stated."""
     if not isinstance(value, Mapping):
         return AllocatorSettings()
     expandable, max_split = value.get("expandable_segments"), value.get("max_split_size")

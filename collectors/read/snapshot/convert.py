@@ -44,7 +44,7 @@ _MAX_ROWS = 100_000_000
 _MAX_DEVICES = 1024
 _NS_PER_S = 1_000_000_000
 _MAX_BACKSTEP_NS = 1_000_000
-#: Where an entry of the kind ``annotate`` can have its text.
+#: Keys that may hold the text of an ``annotate`` entry.
 _TEXT_KEYS = ("user_metadata", "metadata", "name", "text")
 _ANNOTATION_KINDS = {"START": "annotation_begin", "END": "annotation_end"}
 _NS_PER_US = 1000
@@ -176,7 +176,7 @@ def _format_time(time_ns: int) -> str:
 
 
 def _iter_trace_gaps(device: DeviceTables) -> Iterator[Gap]:
-    """Yield where the trace contradicts the segments, and what it lacks."""
+    """Yield contradictions between trace and segments, and missing parts of the trace."""
     name, lifetimes, has_segments = device.name, device.lifetimes, len(device.final_segments.address) > 0
     counts = {
         "overlaps": lifetimes.overlaps,
@@ -250,7 +250,7 @@ def build_marks(
 
 
 def _iter_failures(device: DeviceTables, stacks: StackTable, settings: AllocatorSettings) -> Iterator[_Marks]:
-    """Yield the rows of failed allocations, all of one at its time."""
+    """Yield the rows of failed allocations; all rows of one share its time."""
     where = f"oom of {device.name}"
     entries = np.flatnonzero(device.trace.action == TraceAction.OOM)
     failed = [device.trace.rows[index] for index in entries.tolist()]
@@ -273,7 +273,7 @@ def _iter_failures(device: DeviceTables, stacks: StackTable, settings: Allocator
 
 
 def _read_notes(device: DeviceTables) -> _Marks:
-    """Return the texts that entries of the kind ``annotate`` carry."""
+    """Return the texts of ``annotate`` entries."""
     trace = device.trace
     noted: list[tuple[int, str]] = []
     for index in np.flatnonzero(trace.action == TraceAction.ANNOTATE).tolist():

@@ -2,7 +2,7 @@
 
 Gloo's worker threads run executions ``gloo:<op>`` without any id. A process group processes its queue in
 order, so the k-th launch of an operator with n elements is the k-th such execution. If executions are
-missing, their times tell which (:func:`locate_missing`), and those that fit two launches are left out. If
+missing, the times show which (:func:`locate_missing`), and executions that fit two launches are left out. If
 launches are missing, or an execution starts before its launch, none is matched: a guess
 would shift all later matches and blame the wrong rank.
 
@@ -12,11 +12,11 @@ but each group has its own worker threads: if shapes identify the group of some 
 four ranks is four times its input), their threads identify it for the others. Without any launch, executions
 are numbered by start (method "gloo_execution_order").
 
-A group's queue is in order, whatever the operator and the size, so all that is unknown is where executions
-are missing. Between others of its kind, times tell: a worker starts an execution as soon as it is launched
-and the worker is free, and before the wait for it returns; a missing execution leaves the workers idle for at
-least the time of the shortest of its kind. The pairing that contradicts this least is chosen; executions that
-fit another launch almost as well are left out.
+A group's queue is processed in order, whatever the operator and the size, so the only unknown is where
+executions are missing. The times show this: a worker starts an execution as soon as it is launched and the
+worker is free, and before the wait for it returns; a missing execution leaves the workers idle for at least
+the time of the shortest of its kind. The pairing that contradicts this least is chosen; executions that fit
+another launch almost as well are left out.
 
 Collectives run on worker threads, but a message is posted by its caller: the range ``gloo:send`` starts
 within the operator ``c10d::send``, on the same thread, and ends when the caller has waited for it. Each
@@ -69,7 +69,7 @@ _GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER)
 Floats = npt.NDArray[np.float64]
 #: More missing executions than this are not located.
 _MAX_MISSING = 16
-#: An alternative counts as clearly worse from this multiple of the usual delay of an execution.
+#: An alternative is clearly worse above this multiple of the usual delay of an execution.
 _CLEAR_FACTOR = 2.0
 _USUAL_QUANTILE = 0.9
 _IMPOSSIBLE = float("inf")
@@ -149,9 +149,10 @@ def _match_executions(
 def _list_queues(
     launches_by_key: Mapping[GlooKey, Sequence[GlooLaunch]], executed: Mapping[GlooKey, Sequence[Execution]]
 ) -> list[frozenset[GlooKey]]:
-    """Return the keys whose launches and executions went through one queue: one group, on its threads.
+    """Return the keys whose launches and executions passed through one queue: that of one group, on its
+    threads.
 
-    Keys of several groups are left out, and keys that lack launches.
+    Keys of several groups, and keys with missing launches, are left out.
     """
     keys_by_group: dict[str, set[GlooKey]] = defaultdict(set)
     for key, launched in launches_by_key.items():
@@ -167,7 +168,7 @@ def _pair_with_missing(
     waits: Mapping[Identity, RangeSpan],
     keys: frozenset[GlooKey],
 ) -> Pairs:
-    """Return the pairs of a queue that lacks executions, without those that may be another's."""
+    """Return the pairs of a queue with missing executions, except ambiguous ones."""
     queued = [launch for launch in launches if launch.key in keys]
     ran = [execution for execution in executions if execution.key in keys]
     places = locate_missing(queued, [_find_wait_end(launch, waits) for launch in queued], ran)
@@ -320,7 +321,7 @@ def locate_missing(
     wait_ends_ns: Sequence[int | None],
     executions: Sequence[Execution],
 ) -> list[int | None]:
-    """Return the index of each execution's launch, None if another one fits almost as well.
+    """Return the index of each execution's launch; None if another launch fits almost as well.
 
     Args:
         launches: The launches of a queue by start; more than the executions.
@@ -372,7 +373,8 @@ def locate_missing(
 
 
 def _read_worker_times(executions: Sequence[Execution]) -> list[tuple[float, float]]:
-    """Return when the workers were free before each execution: the one that ran it, and the first of all.
+    """Return when workers became free before each execution: the worker that ran it, and the first of all
+    workers.
 
     The executions of a queue are sorted by start.
     """
@@ -386,7 +388,9 @@ def _read_worker_times(executions: Sequence[Execution]) -> list[tuple[float, flo
 
 
 def _list_steps(contradiction_ns: Callable[[int, int, int], float], at: int, missing: int) -> Floats:
-    """Return what an execution contradicts, by the missing ones before the previous one and before it."""
+    """Return the contradiction of an execution, by the number of missing ones before the previous one and
+    before it.
+    """
     step = np.full((missing + 1, missing + 1), _IMPOSSIBLE)
     for skipped_before in range(missing + 1):
         for skipped in range(skipped_before, missing + 1):
@@ -395,7 +399,9 @@ def _list_steps(contradiction_ns: Callable[[int, int, int], float], at: int, mis
 
 
 def _sum_shortest(launches: Sequence[GlooLaunch], executions: Sequence[Execution]) -> Floats:
-    """Return the time that all launches before each one take at least: the shortest execution of each key."""
+    """Return the minimum total time of all launches before each one, from the shortest execution of each
+    key.
+    """
     shortest: dict[GlooKey, int] = {}
     for each in executions:
         shortest[each.key] = min(shortest.get(each.key, each.end_ns), each.end_ns - each.start_ns)

@@ -1,5 +1,5 @@
-"""Build single columns while a trace is read: integers, times in exact nanoseconds, texts by code, and
-categories with their current names.
+"""Column builders for the trace reader: integers, exact nanosecond times, strings by code, and categories
+under their current names.
 """
 
 import mmap
@@ -180,7 +180,9 @@ def to_doubles(values: Sequence[float | None]) -> npt.NDArray[np.float64]:
 
 
 def to_int64(value: object) -> int:
-    """Return ``12``, ``"12"`` or ``1.0`` as an integer, else ABSENT; in 2021 ``"stream 7"`` was a thread."""
+    """Return ``12``, ``"12"`` or ``1.0`` as an integer, else ABSENT; traces of 2021 write a thread as
+    ``"stream 7"``.
+    """
     if isinstance(value, str):
         text = value.removeprefix(_STREAM)
         digits = text.removeprefix("-")
@@ -196,7 +198,7 @@ def to_nanoseconds(microseconds: npt.NDArray[np.float64]) -> Int64s:
     """Convert microseconds to nanoseconds; ABSENT for values that are not a time.
 
     Below 2^43 µs this is exact for three decimals, but only because the integral part is converted
-    separately: ``rint(µs * 1000)`` is off by 1 ns for one in 170 near 2^42.
+    separately: ``rint(µs * 1000)`` is off by 1 ns for about one value in 170 near 2^42.
     """
     is_valid = np.abs(microseconds) < NUMBER_LIMIT / 1000
     microseconds = np.where(is_valid, microseconds, 0.0)

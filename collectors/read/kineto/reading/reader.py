@@ -9,9 +9,9 @@ last complete event in the window and decodes everything before it at once. If t
 text is not valid JSON, decoding fails: then brackets are counted, and the events are bisected to find the
 broken ones. A wrong guess never loses an event.
 
-A trace is an object with the events under one of its keys, or a bare list of events; other files are
-refused with what they seem to be. Keys may come before and after the events, in any order. Values of
-other keys are skipped: some programs write their entire environment into a trace.
+A trace is an object with the events under one of its keys, or a bare list of events; other files are refused,
+with a guess at what they are. Keys may come before and after the events, in any order. Values of other keys
+are skipped: some programs write their entire environment into a trace.
 """
 
 import json

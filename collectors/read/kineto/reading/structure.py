@@ -20,7 +20,7 @@ _CURLY = 0x20
 _OPEN, _CLOSE = 0x7B, 0x7D
 #: Bytes searched at a time; temporary arrays take about ten times as much.
 _CHUNK_BYTES = 1 << 20
-#: Brackets that are kept at a time, at about 30 bytes each; events that are read together have some thousand.
+#: Maximum number of brackets kept at a time (about 30 bytes each); a batch of events has a few thousand.
 _MAX_BRACKETS = 8 << 20
 _GAP = re.compile(rb"\s*,\s*")
 _FIRST_KEY = re.compile(rb'\{\s*"[^"\\]{0,60}"')
