@@ -1,11 +1,11 @@
-"""Break down the bytes of a rank: by kind, phase, module and time, and the largest allocations.
+"""Break down a rank's bytes by kind, phase, module and time, and list its largest allocations.
 
-A block counts for the module that allocated it and for all enclosing modules. Per nesting level, starts and
-ends are sorted by (module, time) once; a running sum within each module yields its peak.
+A block counts for the module that allocated it and all enclosing modules. Per nesting level, starts and ends
+are sorted by (module, time) once; a running sum within each module yields its peak.
 
-Live bytes over time are thinned to a few points, each the maximum of its interval.
-The window is cut into intervals of equal length. The point of an interval is its first maximum, or its start
-if no later point is higher, so the peak of the window is always included.
+Live bytes over time are thinned to a few points. The window is cut into intervals of equal length. An
+interval's point is its first maximum, or its start if no later point is higher, so the window's peak is
+always included.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ MAX_ALLOCATIONS = 10
 #: Maximum number of kinds that a report shows; the smallest kinds are merged per tenant.
 MAX_PARTS = 64
 _REST = "other"
-#: Returns the frames of storages by their generation.
+#: Returns the frames of storages by generation.
 ReadStacks = Callable[[frozenset[int]], Mapping[int, tuple[str, ...]]]
 #: Number of modules that a report shows per rank: those with the largest peaks.
 MAX_MODULES = 50
@@ -48,7 +48,7 @@ def list_parts(lives: RankLives, time_ns: int) -> tuple[MemoryPart, ...]:
     for tenant, _, size in shown[MAX_PARTS:]:
         rest[tenant] = rest.get(tenant, 0) + size
     shown = shown[:MAX_PARTS] + [(tenant, _REST, size) for tenant, size in sorted(rest.items())]
-    # TAGGED if a hook or the operator names the tenant, else UNKNOWN.
+    # TAGGED if a hook or the operator identifies the tenant, else UNKNOWN.
     return tuple(
         MemoryPart(
             tenant=tenant_name(tenant),
@@ -61,7 +61,7 @@ def list_parts(lives: RankLives, time_ns: int) -> tuple[MemoryPart, ...]:
 
 
 def split_by_basis(peak_bytes: int, untagged_bytes: int) -> Mapping[Basis, int]:
-    """Return the bytes of a live recording by the basis of their tenant; they sum to the peak."""
+    """Return a live recording's bytes by the basis of their tenant; they sum to the peak."""
     return {Basis.TAGGED: peak_bytes - untagged_bytes, Basis.RULE: 0, Basis.UNKNOWN: untagged_bytes}
 
 
@@ -93,7 +93,9 @@ def find_largest_allocations(
 
 
 def _find_main_generation(lives: RankLives, block: int) -> int | None:
-    """Return the generation of a block's main storage: the first made by an operator, else the first."""
+    """Return the generation of a block's main storage: the first one made by an operator, else the first
+    one.
+    """
     rows: Int = np.flatnonzero(lives.blocks.owner == block).astype(np.int64)
     if not len(rows):
         return None
@@ -102,8 +104,8 @@ def _find_main_generation(lives: RankLives, block: int) -> int | None:
 
 
 def find_phase_peaks(rank: int, lives: RankLives) -> tuple[PhasePeak, ...]:
-    """Return one entry per phase with a duration, in order of first start; their maximum is the peak."""
-    # (start, phase) of each non-empty phase interval of the window; each lasts until the next.
+    """Return one entry per phase with a duration, by first start; the maximum entry is the peak."""
+    # (start, phase) of each non-empty phase interval in the window; each lasts until the next.
     marked = [
         (t, name) for t, name in lives.timeline.phases if lives.timeline.begin_ns < t < lives.timeline.end_ns
     ]
@@ -133,7 +135,7 @@ def find_phase_peaks(rank: int, lives: RankLives) -> tuple[PhasePeak, ...]:
 
 
 def _list_points(lives: RankLives, begins: Int) -> tuple[Int, Int, Int]:
-    """Return (time, live bytes, interval) of each interval's start and of each event in the window."""
+    """Return (time, live bytes, interval) for each interval start and each event in the window."""
     times, live = lives.times_ns, lives.live_bytes
     first = int(np.searchsorted(times, lives.timeline.begin_ns, side="right"))
     last = int(np.searchsorted(times, lives.timeline.end_ns, side="right"))
@@ -152,7 +154,7 @@ def _list_points(lives: RankLives, begins: Int) -> tuple[Int, Int, Int]:
 
 
 def find_module_peaks(rank: int, lives: RankLives, peak_ns: int) -> tuple[ModulePeak, ...]:
-    """Return the modules with the largest peaks, largest first; empty if no block has a module name."""
+    """Return the modules with the largest peaks, in descending order; empty without module names."""
     rows = _find_module_blocks(lives)
     names = Texts.of(lives.blocks.module[rows].tolist())
     if not len(names):
@@ -194,7 +196,9 @@ def _find_module_blocks(lives: RankLives) -> Int:
 
 
 def _build_tree(names: list[str]) -> tuple[list[str], list[Int]]:
-    """Return (modules with their enclosing ones, levels); levels[d]: each name's module at depth d, or -1."""
+    """Return (modules including enclosing modules, levels); levels[d]: each name's module at depth d, or
+    -1.
+    """
     index: dict[str, int] = {}
     paths = [
         [index.setdefault(enclosing, len(index)) for enclosing in _list_enclosing(name)] for name in names
@@ -208,13 +212,13 @@ def _build_tree(names: list[str]) -> tuple[list[str], list[Int]]:
 
 
 def _list_enclosing(name: str) -> list[str]:
-    """Return the root, then each module that encloses ``name``, then ``name`` itself."""
+    """Return the root, each module that encloses ``name``, and ``name`` itself."""
     parts = name.split(".")[:_MAX_DEPTH] if name else []
     return ["", *(".".join(parts[: count + 1]) for count in range(len(parts)))]
 
 
 def _update_peaks(peaks: Int, module: Int, changes: Int) -> None:
-    """Set each module's peak from the changes of its live bytes, which are in time order."""
+    """Set each module's peak from its changes of live bytes, in time order."""
     order = np.argsort(module, kind="stable")
     order = order[int(np.searchsorted(module[order], 0)) :]
     groups = module[order]
@@ -227,7 +231,7 @@ def _update_peaks(peaks: Int, module: Int, changes: Int) -> None:
 
 
 def thin_recording(rank: int, device: str, lives: RankLives, points: int = MAX_POINTS) -> MemoryTimeline:
-    """Return at most ``points`` points of a recording; at each, the columns sum to the live bytes."""
+    """Return at most ``points`` points of a recording; at each point, the columns sum to the live bytes."""
     window = lives.timeline
     # The start of each interval; the last interval includes the last instant of the window.
     length = window.end_ns - window.begin_ns
@@ -260,7 +264,7 @@ def thin_recording(rank: int, device: str, lives: RankLives, points: int = MAX_P
 
 
 def sum_tenant_bytes_at(segments: Segments, tenant: int, times_ns: Int) -> Int:
-    """Return the bytes of one tenant at each of some times."""
+    """Return one tenant's bytes at each of these times."""
     is_tenant = segments.tenant == tenant
     ended = is_tenant & (segments.end_ns != FOREVER)
     return _sum_until(segments.begin_ns[is_tenant], segments.bytes[is_tenant], times_ns) - _sum_until(
@@ -269,7 +273,7 @@ def sum_tenant_bytes_at(segments: Segments, tenant: int, times_ns: Int) -> Int:
 
 
 def _sum_until(event_ns: Int, size: Int, times_ns: Int) -> Int:
-    """Return the sum over events at or before each time."""
+    """Return the sum over the events at or before each time."""
     order = np.argsort(event_ns, kind="stable")
     sums = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(size[order], dtype=np.int64)])
     return sums[np.searchsorted(event_ns[order], times_ns, side="right")]

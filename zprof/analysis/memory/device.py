@@ -1,16 +1,17 @@
-"""Describe a device at its allocated and reserved peaks: the allocator's terms, and memory outside of it.
+"""Describe a device at its allocated and reserved peaks: the allocator's terms, and memory outside the
+allocator.
 
     process = reserved + collectives + context        device_used = process + other_processes
 
 Only differences within an NVML sample are used, because samples are rarely taken at the exact moment.
-collectives: growth of process - reserved over the first collective of each group; overlapping groups are
-counted once.
-NVML counts the driver's own reserve (ECC, page tables) as used; it cannot be separated from other processes.
+collectives: growth of process - reserved over each group's first collective; overlapping groups are counted
+once. NVML counts the driver's own reserve (ECC, page tables) as used; it cannot be told apart from other
+processes.
 
-The terms of a recorded device come from allocator history or counters, and NVML. Without a history, the
-counters at step boundaries are used: requested, allocated - requested, active - allocated, inactive split,
-reserved - active - split (``torch.cuda.memory_stats``). A boundary counts as the reserved peak only if
-reserved memory was at its all-time maximum.
+A recorded device's terms come from allocator history or counters, and NVML. Without a history, the counters
+at step boundaries are used: requested, allocated - requested, active - allocated, inactive split, reserved -
+active - split (``torch.cuda.memory_stats``). A boundary counts as the reserved peak only if reserved memory
+was at its all-time maximum there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +40,7 @@ from zprof.model.tenants import Tenant
 from zprof.run.reader import Run
 
 _COUNTERS = ["requested_bytes", "allocated_bytes", "active_bytes", "split_bytes", "reserved_bytes"]
-#: Live bytes of the history and of the recording may differ by this share: clocks differ by microseconds.
+#: Live bytes of history and recording may differ by this share, because clocks differ by microseconds.
 _TOLERANCE = 0.01
 _BEFORE, _AFTER = "before_group", "after_group"
 ALLOCATED_PEAK, RESERVED_PEAK = "allocated peak", "reserved peak"
@@ -48,7 +49,7 @@ ALLOCATED_PEAK, RESERVED_PEAK = "allocated peak", "reserved peak"
 class OutsideTerms(Struct, frozen=True, kw_only=True):
     """Terms outside the allocator; None if unknown, with the reason in ``gaps``.
 
-    ``non_allocator_bytes``: memory of the process outside its allocator, the sum of collectives and context.
+    ``non_allocator_bytes``: process memory outside the allocator, the sum of collectives and context.
     """
 
     non_allocator_bytes: int | None = None
@@ -63,7 +64,7 @@ class OutsideTerms(Struct, frozen=True, kw_only=True):
 
 
 class _Sample(Struct, frozen=True):
-    """A row of the table ``device``."""
+    """A row of the ``device`` table."""
 
     time_ns: int
     reason: str
@@ -79,7 +80,7 @@ class _Sample(Struct, frozen=True):
 
 
 def compute_outside_terms(device_table: Columns | None, rank: int, device: str, time_ns: int) -> OutsideTerms:
-    """Return the terms near a moment; ``device_table`` is the rank's table ``device``, or None."""
+    """Return the terms near a moment; ``device_table`` is the rank's ``device`` table, or None."""
     samples = _read_samples(device_table, device)
     if not samples:
         return OutsideTerms(gaps=(make_gap("device_not_sampled", rank=rank, device=device),))
@@ -118,7 +119,7 @@ def _read_samples(table: Columns | None, device: str) -> list[_Sample]:
 def _split_collectives(
     samples: Sequence[_Sample], non_allocator: int, rank: int, device: str, time_ns: int
 ) -> tuple[int | None, int | None, list[Gap]]:
-    """Split the process memory outside its allocator; return (collectives, context, gaps)."""
+    """Split the process memory outside the allocator; return (collectives, context, gaps)."""
     grown = 0
     for before, after in _merge_brackets(
         _bracket_groups([other for other in samples if other.time_ns <= time_ns])
@@ -136,7 +137,7 @@ def _split_collectives(
 
 
 def _bracket_groups(samples: Sequence[_Sample]) -> list[tuple[_Sample, _Sample]]:
-    """Return the first samples before and after each group's first collective."""
+    """Return the nearest samples before and after each group's first collective."""
     firsts: dict[tuple[str, str], _Sample] = {}
     for sample in samples:
         if sample.group is not None:
@@ -159,7 +160,7 @@ def _merge_brackets(brackets: Sequence[tuple[_Sample, _Sample]]) -> list[tuple[_
 
 
 class DeviceMoment(Struct, frozen=True, kw_only=True):
-    """Device of a rank at a named instant."""
+    """A rank's device at a named moment."""
 
     rank: int
     device: str
@@ -170,9 +171,9 @@ class DeviceMoment(Struct, frozen=True, kw_only=True):
 def make_device_memory(
     moment: DeviceMoment, history: History, tenants: Mapping[Tenant, int], outside: OutsideTerms
 ) -> tuple[DeviceMemory, list[Gap]]:
-    """Return the device's terms at a moment, and the contradictions in the history as gaps.
+    """Return the device's terms at a moment, and contradictions in the history as gaps.
 
-    If the history contradicts itself, the free terms are unknown. Reserved memory is also unknown if it is
+    If the history contradicts itself, the free terms are unknown. Reserved memory is unknown, too, if it is
     smaller than the blocks in it.
     """
     terms = compute_terms(history, moment.time_ns)
@@ -198,7 +199,7 @@ def make_device_memory(
 
 
 def add_outside_terms(leaf: DeviceMemory, outside: OutsideTerms) -> DeviceMemory:
-    """Return the leaf completed with the terms outside the allocator."""
+    """Add the terms outside the allocator to the leaf."""
     non_allocator, others, process = (
         outside.non_allocator_bytes,
         outside.other_processes_bytes,
@@ -258,7 +259,7 @@ def _list_contradiction_gaps(
 
 
 def find_reserved_peak_row(samples: Columns, device: str) -> dict[str, int] | None:
-    """Return time and counters of the step boundary with reserved memory at its all-time peak.
+    """Return time and counters of the step boundary at which reserved memory is at its all-time peak.
 
     Ties go to the most live bytes, then to the first.
     """
@@ -276,7 +277,7 @@ def find_reserved_peak_row(samples: Columns, device: str) -> dict[str, int] | No
 def make_device_memory_from_counters(
     rank: int, device: str, row: Mapping[str, int], tenants: dict[Tenant, int], outside: OutsideTerms
 ) -> DeviceMemory | None:
-    """Return the device's terms at that boundary; None if its counters contradict each other."""
+    """Return the device's terms at a step boundary; None if its counters contradict each other."""
     live, allocated, active, split, reserved = (row[column] for column in _COUNTERS)
     rounding, awaiting, free = allocated - live, active - allocated, reserved - active - split
     if min(live, rounding, awaiting, split, free) < 0:
@@ -297,9 +298,9 @@ def make_device_memory_from_counters(
 
 
 def find_reserved_bytes_between(samples: Columns, device: str, time_ns: int) -> int | None:
-    """Return the reserved bytes at a moment between two boundaries that agree; else None.
+    """Return the reserved bytes at a moment between two step boundaries that agree, else None.
 
-    Boundaries agree if both have the same value, no allocation was retried between them (a retry frees cached
+    Boundaries agree if their values are equal, no allocation was retried between them (a retry frees cached
     memory), and the value was never higher.
     """
     rows = samples.at(samples.texts("device").equals(device) & samples.known("reserved_bytes"))
@@ -320,19 +321,19 @@ def find_reserved_bytes_between(samples: Columns, device: str, time_ns: int) -> 
 
 
 class LiveOwners(Struct, frozen=True, kw_only=True):
-    """Live memory at an instant: address, bytes and tenant (a position in PRECEDENCE, or UNTAGGED)."""
+    """Live memory at a moment: address, bytes and tenant (a position in PRECEDENCE, or UNTAGGED)."""
 
     address: Int
     bytes: Int
     tenant: Int
 
 
-#: Returns the live memory at an instant.
+#: Returns the live memory at a moment.
 OwnersAt = Callable[[int], LiveOwners]
 
 
 def make_owners_lookup(lives: RankLives) -> OwnersAt:
-    """Return a function that looks up the owners found by hooks."""
+    """Return a function that looks up live memory with the owners found by hooks."""
 
     def look_up(time_ns: int) -> LiveOwners:
         rows = find_live_segments(lives.segments, time_ns)
@@ -346,7 +347,7 @@ def make_owners_lookup(lives: RankLives) -> OwnersAt:
 
 
 def match_tenants(blocks: HeldBlocks, rows: Int, owners: LiveOwners) -> Int:
-    """Return the tenant of each live block of a history by its address; UNTAGGED if unknown."""
+    """Return the tenant of each live block of a history by address; UNTAGGED if unknown."""
     order = np.argsort(owners.address, kind="stable")
     known = owners.address[order]
     tenants = np.full(len(rows), UNTAGGED, dtype=np.int64)
@@ -358,10 +359,10 @@ def match_tenants(blocks: HeldBlocks, rows: Int, owners: LiveOwners) -> Int:
 
 
 class RecordedDevice(Struct, frozen=True, kw_only=True):
-    """Device of a rank at its peaks.
+    """A rank's device at its peaks.
 
     ``reserved_unused_bytes``: reserved at the allocated peak but not live in the recording.
-    ``non_pytorch_bytes``: memory of the process outside its allocator.
+    ``non_pytorch_bytes``: process memory outside the allocator.
     """
 
     devices: tuple[DeviceMemory, ...] = ()
@@ -373,7 +374,7 @@ class RecordedDevice(Struct, frozen=True, kw_only=True):
 def analyse_recorded_device(
     run: Run, rank: int, device: str, peak_time_ns: int, tenants: OwnersAt
 ) -> RecordedDevice:
-    """Return the leaves of one accelerator of a rank.
+    """Return the leaves of one of a rank's accelerators.
 
     Args:
         run: The recording.
@@ -407,7 +408,7 @@ def analyse_recorded_device(
 
 
 def sum_by_tenant_code(tenant: Int, sizes: Int) -> dict[Tenant, int]:
-    """Return the bytes of each tenant, without untagged bytes."""
+    """Return the bytes by tenant, without untagged bytes."""
     return {owner: int(sizes[tenant == code].sum()) for owner, code in TENANT_CODES.items()}
 
 
@@ -433,7 +434,9 @@ def _describe_from_history(
 
 
 def _check_agreement(moment: DeviceMoment, leaf: DeviceMemory, owners: LiveOwners) -> list[Gap]:
-    """Report live bytes that differ between recording (whole blocks) and history (with rounding)."""
+    """Report a difference of live bytes between the recording (whole blocks) and the history (with
+    rounding).
+    """
     blocks, recorded = leaf.live_bytes + (leaf.rounding_bytes or 0), int(owners.bytes.sum())
     if abs(blocks - recorded) <= _TOLERANCE * max(blocks, recorded):
         return []

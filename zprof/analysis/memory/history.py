@@ -1,13 +1,13 @@
-"""Read the history of a CUDA allocator: blocks and segments of a device, its peaks, its reserved memory.
+"""Read a CUDA allocator's history: a device's blocks, segments, peaks and reserved memory.
 
-A block is live in [begin, freed), waits for a stream in [freed, released), and can be reused afterwards.
+A block is live in [begin, freed), waits for a stream in [freed, released), and is reusable afterwards.
 
 Reserved memory at an instant:
 
     reserved = live + rounding + awaiting free + split + free segments + private pools
 
-Each free byte is counted by its location. If blocks overlap or are outside all segments, the free terms are
-unknown, and ``contradiction_bytes`` is the size of the contradiction.
+Free bytes are counted by location. If blocks overlap or lie outside all segments, the free terms are unknown,
+and ``contradiction_bytes`` is the size of the contradiction.
 """
 
 import numpy as np
@@ -18,18 +18,17 @@ from zprof.analysis.memory.live_bytes import compute_live_curve
 from zprof.analysis.memory.tables import FOREVER, Bool, Int, sum_by_device
 from zprof.base.errors import BadInput
 
-#: More than any device has. A larger size in a table means that it is damaged, and sums of such sizes could
-#: overflow.
+#: More than any device has. A table with a larger size is damaged, and sums of such sizes could overflow.
 _MAX_BYTES = 1 << 46
 _COMMON_POOL = "0,0"
-#: The history has microsecond and the profiler nanosecond resolution, each with its own clock reading.
+#: The history has microsecond resolution, the profiler nanoseconds, and each reads the clock separately.
 _MAX_CLOCK_DIFFERENCE_NS = 20_000
 
 
 class HeldBlocks(Struct, frozen=True, kw_only=True):
     """Lifetimes of blocks; ``stack`` is -1 without frames; ``tag`` indexes ``tags``, -1 for none.
 
-    ``understated_bytes``: requested bytes beyond the recorded size of their blocks.
+    ``understated_bytes``: requested bytes in excess of the recorded block sizes.
     """
 
     address: Int
@@ -49,9 +48,9 @@ class HeldBlocks(Struct, frozen=True, kw_only=True):
 
 
 class HeldSegments(Struct, frozen=True, kw_only=True):
-    """Memory held by the allocator; neighbours with equal ``segment_key`` can belong to one segment.
+    """Memory held by the allocator; neighbours with equal ``segment_key`` may belong to one segment.
 
-    ``pool`` indexes ``pools``; the last one has no name: the pool is unknown or the common one.
+    ``pool`` indexes ``pools``; the last pool has no name and stands for the common or an unknown pool.
     """
 
     address: Int
@@ -69,7 +68,7 @@ class HeldSegments(Struct, frozen=True, kw_only=True):
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """History of one device; ``begin_ns`` is the time from which it is complete."""
+    """One device's history, complete from ``begin_ns``."""
 
     device: str
     blocks: HeldBlocks
@@ -81,9 +80,9 @@ class History(Struct, frozen=True, kw_only=True):
 def read_history(
     block: Columns, segment: Columns, device: str, *, empty_ns: int | None = None
 ) -> History | None:
-    """Return the history of one device, or None if it has neither blocks nor segments.
+    """Return a device's history, or None if it has neither blocks nor segments.
 
-    ``empty_ns``: return an empty history at this time instead of None.
+    ``empty_ns``: return an empty history at this time instead.
 
     Raises:
         BadInput: it contains an impossible size or time.
@@ -110,7 +109,7 @@ def read_history(
 
 
 def list_history_devices(block: Columns) -> list[str]:
-    """Return the devices of a history, sorted by requested bytes, largest first."""
+    """Return a history's devices by requested bytes, largest first."""
     totals = sum_by_device(block, "requested_bytes")
     return sorted(totals, key=lambda device: (-totals[device], device))
 
@@ -168,7 +167,7 @@ def _read_sizes(rows: Columns, name: str) -> Int:
 
 
 def find_live_blocks(blocks: HeldBlocks, time_ns: int) -> Int:
-    """Return the rows of the blocks that are live at an instant."""
+    """Return the rows of the blocks that are live at a moment."""
     live = (blocks.begin_ns <= time_ns) & (blocks.freed_ns > time_ns)
     return np.flatnonzero(live).astype(np.int64)
 
@@ -184,7 +183,7 @@ def find_allocated_peak(history: History) -> tuple[int, int]:
 
 
 def find_reserved_peak(history: History, begin_ns: int, end_ns: int) -> int | None:
-    """Return the time within [begin, end] of the most reserved memory; None if there was none."""
+    """Return the time in [begin, end] with the most reserved memory; None if nothing was reserved."""
     held_segments, blocks = history.held_segments, history.blocks
     times, reserved = compute_live_curve(held_segments.begin_ns, held_segments.end_ns, held_segments.bytes)
     live_times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
@@ -199,7 +198,7 @@ def find_reserved_peak(history: History, begin_ns: int, end_ns: int) -> int | No
 
 
 def find_peak_near(history: History, time_ns: int) -> int:
-    """Return the time of the most live bytes close to a time from another clock."""
+    """Return the time with the most live bytes near a time from another clock."""
     blocks = history.blocks
     times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
     first, last = np.searchsorted(
@@ -209,13 +208,15 @@ def find_peak_near(history: History, time_ns: int) -> int:
 
 
 def merge_times(first: Int, second: Int) -> Int:
-    """Return the union of two sorted lists of times; ``np.union1d`` hashes them, which is 20 times slower."""
+    """Return the union of two sorted arrays of times; ``np.union1d`` hashes them, which is 20 times
+    slower.
+    """
     merged = np.sort(np.concatenate([first, second]), kind="stable")
     return merged[np.append(True, merged[1:] != merged[:-1])[: len(merged)]]
 
 
 def sample_curve(times: Int, values: Int, instants: Int) -> Int:
-    """Return the value of a curve at each instant; 0 before its first point."""
+    """Return a curve's value at each time; 0 before its first point."""
     position = np.searchsorted(times, instants, side="right") - 1
     return (
         np.where(position >= 0, values[np.maximum(position, 0)], 0)
@@ -225,7 +226,7 @@ def sample_curve(times: Int, values: Int, instants: Int) -> Int:
 
 
 class AllocatorTerms(Struct, frozen=True, kw_only=True):
-    """Terms of reserved memory at one instant; the free terms are None if the history contradicts itself."""
+    """Terms of reserved memory at a moment; the free terms are None if the history contradicts itself."""
 
     live_bytes: int
     rounding_bytes: int
@@ -238,7 +239,7 @@ class AllocatorTerms(Struct, frozen=True, kw_only=True):
 
 
 class Regions(Struct, frozen=True):
-    """Segments at an instant, by address; adjacent pieces of an expandable segment are merged."""
+    """Segments at a moment, by address; adjacent pieces of an expandable segment are merged."""
 
     address: Int
     bytes: Int
@@ -248,12 +249,12 @@ class Regions(Struct, frozen=True):
 
 
 def compute_terms(history: History, time_ns: int) -> AllocatorTerms:
-    """Return the terms of reserved memory at an instant."""
+    """Return the terms of reserved memory at a moment."""
     blocks = history.blocks
     held_rows = np.flatnonzero((blocks.begin_ns <= time_ns) & (blocks.released_ns > time_ns))
     live = held_rows[blocks.freed_ns[held_rows] > time_ns]
     regions = merge_segments(history.held_segments, time_ns)
-    # (bytes of blocks in each region, bytes of blocks outside all regions).
+    # Compute (bytes of blocks in each region, bytes of blocks outside all regions).
     used = np.zeros(len(regions.address), dtype=np.int64)
     address, size = blocks.address[held_rows], blocks.block_bytes[held_rows]
     region = np.searchsorted(regions.address, address, side="right") - 1
@@ -283,7 +284,7 @@ def compute_terms(history: History, time_ns: int) -> AllocatorTerms:
 
 
 def merge_segments(held_segments: HeldSegments, time_ns: int) -> Regions:
-    """Return the segments that are held at an instant."""
+    """Return the segments held at a moment."""
     rows = np.flatnonzero((held_segments.begin_ns <= time_ns) & (held_segments.end_ns > time_ns))
     rows = rows[np.argsort(held_segments.address[rows], kind="stable")]
     address, size = held_segments.address[rows], held_segments.bytes[rows]
@@ -302,7 +303,7 @@ def merge_segments(held_segments: HeldSegments, time_ns: int) -> Regions:
 
 
 def _sum_overlap_bytes(address: Int, size: Int) -> int:
-    """Return the bytes that overlap a range starting at a lower address."""
+    """Return the total overlap with ranges that start at a lower address."""
     order = np.argsort(address, kind="stable")
     address, end = address[order], (address + size)[order]
     reached = np.maximum.accumulate(end)[:-1]

@@ -1,4 +1,4 @@
-"""Find the rank with the largest peak, what a change would free of it, and the structure of its model.
+"""Find the rank with the largest peak, what a change would free there, and the model's structure.
 
 The structure (blocks, units, sharding, logits) follows from module names and training facts. Names come from
 the program and are untrusted: they are compared, and escaped before they are shown.
@@ -27,14 +27,15 @@ from zprof.model.tenants import BACKEND_SCRATCH, DISPLAY_ORDER, Tenant
 from zprof.model.training import Engine, Phase, TrainingFacts
 from zprof.run.user_code import find_user_frame
 
-#: Returns the bytes that a change removes in a phase, given its name and each tenant's bytes at its peak.
+#: Returns the bytes that a change removes in a phase, given the phase name and the bytes by tenant at its
+#: peak.
 Removable = Callable[[str, Mapping[Tenant, int]], float]
 RESERVED_PEAK = "reserved peak"
-#: One text for all causes that need these, so that their gaps merge.
+#: Shared by all causes that need these, so their gaps merge.
 MISSING_FACTS = make_untested("sharding_unknown")
 MISSING_DEVICE = make_untested("allocator_not_sampled")
 _ABOVE_RATIO = 0.10
-#: Minimum share of a step's gradients in a forward, so that a few late ones do not count.
+#: Minimum share of a step's gradients in a forward pass, so a few late gradients do not count.
 _HALF_RATIO = 0.5
 _NUMBERED = re.compile(r"(?:^|\.)(\d{1,6})(?:\.|$)")
 _MAX_SHOWN = 60
@@ -64,7 +65,7 @@ class LargestRank(Struct, frozen=True, kw_only=True):
 
     @property
     def rank(self) -> int:
-        """Number of the rank."""
+        """Rank number."""
         return self.memory.rank
 
     @property
@@ -74,11 +75,11 @@ class LargestRank(Struct, frozen=True, kw_only=True):
 
     @property
     def total_bytes(self) -> int | None:
-        """Memory of the device in bytes, None if it was not sampled."""
+        """Device memory in bytes, None if it was not sampled."""
         return max((device.device_total_bytes or 0 for device in self.devices), default=0) or None
 
     def at_reserved_peak(self) -> DeviceMemory | None:
-        """Return the device sample at the allocator's maximum, None if it was not sampled."""
+        """Return the device sample at the allocator's maximum, None without samples."""
         return next((device for device in self.devices if device.moment == RESERVED_PEAK), None)
 
     def of(self, tenant: Tenant) -> int:
@@ -86,7 +87,7 @@ class LargestRank(Struct, frozen=True, kw_only=True):
         return self.memory.tenants.get(tenant, 0)
 
     def uncertain_ratio(self, *tenants: Tenant) -> float:
-        """Return the share of these tenants' bytes whose owner is uncertain, 0 if unknown."""
+        """Return the share of these tenants' bytes with an uncertain owner, 0 if unknown."""
         names = {tenant.value for tenant in tenants}
         parts = [part for part in self.memory.parts if part.tenant in names]
         if sum(part.bytes for part in parts):
@@ -95,7 +96,7 @@ class LargestRank(Struct, frozen=True, kw_only=True):
         return 1 - basis.get(Basis.TAGGED, 0) / self.peak_bytes if basis else 0.0
 
     def estimate_peak_reduction(self, removable: Removable) -> float:
-        """Return the maximum reduction of the peak: a different phase may then be the highest.
+        """Return the maximum reduction of the peak; another phase may be the highest afterwards.
 
         peak - max over the phases of (their peak - what the change removes there)
         """
@@ -105,19 +106,19 @@ class LargestRank(Struct, frozen=True, kw_only=True):
         return max(0.0, self.memory.peak_bytes - after)
 
 
-#: Weight of a byte's owner among the uncertain ones, without a hook or tag.
+#: Weight of a byte as uncertain if its owner has neither hook nor tag.
 _UNCERTAINTY = {Confidence.HIGH: 0.0, Confidence.MEDIUM: 0.5, Confidence.LOW: 1.0, None: 1.0}
 
 
 def measure_uncertain_ratio(parts: Sequence[MemoryPart | Allocation]) -> float:
-    """Return the share of bytes whose owner is uncertain; a likely owner counts half."""
+    """Return the share of bytes with an uncertain owner; a likely owner counts half."""
     sizes = [part.held_bytes if isinstance(part, Allocation) else part.bytes for part in parts]
     weights = [0.0 if part.basis is Basis.TAGGED else _UNCERTAINTY[part.confidence] for part in parts]
     return sum(size * weight for size, weight in zip(sizes, weights, strict=True)) / max(1, sum(sizes))
 
 
 def find_largest_rank(analysis: RunAnalysis) -> LargestRank | None:
-    """Return the rank with the largest peak, None if no rank's memory was recorded."""
+    """Return the rank with the largest peak, None if no memory was recorded."""
     memory = analysis.memory
     if not memory.per_rank:
         return None
@@ -130,10 +131,10 @@ def find_largest_rank(analysis: RunAnalysis) -> LargestRank | None:
     )
 
 
-#: Minimum bytes that a change frees, as a share of the peak and in total, to be worth a finding.
+#: Minimum bytes that a change must free to be worth a finding, as a share of the peak and in total.
 _MIN_STEP_RATIO = 0.01
 _WORTH_BYTES = 1 << 20
-#: Share of bytes attributed by rules about stacks and sizes above which the confidence is limited.
+#: Confidence is limited above this share of bytes attributed by rules on stacks and sizes.
 _GUESSED_RATIO = 0.10
 _MOSTLY_GUESSED_RATIO = 0.50
 
@@ -156,7 +157,7 @@ def limit_confidence(confidence: Confidence, big: LargestRank, uncertain_ratio: 
 
 
 def locate_allocation(analysis: RunAnalysis, rows: Iterable[Allocation]) -> SourceLocation | None:
-    """Return the user's line that made the largest of these allocations whose stack is known."""
+    """Return the user's line behind the largest of these allocations with a known stack."""
     folder = analysis.source.manifest.folder if analysis.source is not None else ""
     for row in sorted(rows, key=lambda row: -(row.total_bytes or row.bytes)):
         location = find_user_frame(row.stack, folder)
@@ -165,7 +166,7 @@ def locate_allocation(analysis: RunAnalysis, rows: Iterable[Allocation]) -> Sour
     return None
 
 
-#: Ratio of the most activations of two runs up to which they did the same work.
+#: Two runs did the same work if their maximum activations differ by at most this ratio.
 _MAX_SIZE_FACTOR = 1.25
 
 
@@ -181,7 +182,7 @@ def did_same_work(
 
 
 def _max_activations(analysis: RunAnalysis, largest: LargestRank) -> int:
-    """Return the maximum activations at any time, because a stage can move the peak."""
+    """Return the maximum activations at any time, because a ZeRO stage can move the peak."""
     held = [phase.tenants.get(Tenant.ACTIVATIONS, 0) for phase in largest.phases]
     for timeline in analysis.memory.timelines:
         if timeline.rank == largest.rank:
@@ -190,7 +191,7 @@ def _max_activations(analysis: RunAnalysis, largest: LargestRank) -> int:
 
 
 class EarlyPeak(Struct, frozen=True, kw_only=True):
-    """A peak before the first step, or outside of the recorded ones; ``tenant``: the largest."""
+    """A peak before the first step or outside the recorded steps; ``tenant``: the largest tenant."""
 
     rank: int
     before_bytes: int
@@ -199,7 +200,9 @@ class EarlyPeak(Struct, frozen=True, kw_only=True):
 
 
 def find_early_peaks(analysis: RunAnalysis) -> list[EarlyPeak]:
-    """Return the peaks above those of the steps, by the allocator's counters if the start is unknown."""
+    """Return the peaks above the steps' peaks, from the allocator's counters if the start was not
+    recorded.
+    """
     return _list_recorded_peaks(analysis) if analysis.memory.init else _list_counted_peaks(analysis)
 
 
@@ -222,9 +225,9 @@ def _list_recorded_peaks(analysis: RunAnalysis) -> list[EarlyPeak]:
 
 
 def _list_counted_peaks(analysis: RunAnalysis) -> list[EarlyPeak]:
-    """Return peaks by the allocator's counters, without ranks whose recorded peak is a lower bound.
+    """Return peaks from the allocator's counters, without ranks whose recorded peak is a lower bound.
 
-    For these the maximum may belong to the steps.
+    On these ranks, the maximum may belong to the steps.
     """
     known = [entry for entry in analysis.memory.per_rank if not entry.lower_bound]
     steady = {(entry.rank, entry.device): entry.peak_bytes for entry in known}
@@ -243,24 +246,24 @@ def _is_above(before_bytes: int, steady_bytes: int) -> bool:
 
 
 class ForwardGradients(Struct, frozen=True, kw_only=True):
-    """Gradient bytes in the forwards of each step, in order; if not ``in_steps``, one value for all steps."""
+    """Gradient bytes in each step's forward passes, in order; if not ``in_steps``, one list for all steps."""
 
     levels: tuple[tuple[int, ...], ...]
     in_steps: bool
 
     @property
     def first_bytes(self) -> int:
-        """Gradient bytes alive at the first forward of every step: the minimum over the steps."""
+        """Gradient bytes alive in each step's first forward pass: the minimum over steps."""
         return min(levels[0] for levels in self.levels)
 
     @property
     def max_bytes(self) -> int:
-        """Maximum gradient bytes in any forward."""
+        """Maximum gradient bytes in any forward pass."""
         return max(max(levels) for levels in self.levels)
 
     @property
     def grows_over_micro_batches(self) -> bool:
-        """True if in some step each forward, from the third, holds more than the previous one."""
+        """True if in some step each forward pass, from the third on, holds more than the previous one."""
         return any(
             len(levels) > 2 and all(low < high for low, high in itertools.pairwise(levels[1:]))
             for levels in self.levels
@@ -268,7 +271,7 @@ class ForwardGradients(Struct, frozen=True, kw_only=True):
 
 
 def read_forward_gradients(analysis: RunAnalysis, largest: LargestRank) -> ForwardGradients | None:
-    """Return the forwards of the largest rank, None if no forward was identified."""
+    """Return the gradients in the largest rank's forward passes, None if none was identified."""
     timeline = next((t for t in analysis.memory.timelines if t.rank == largest.rank), None)
     steps = _levels_by_step(timeline) if timeline else ()
     if steps:
@@ -299,23 +302,23 @@ def _levels_by_step(timeline: MemoryTimeline) -> tuple[tuple[int, ...], ...]:
 
 
 def are_gradients_kept(analysis: RunAnalysis, largest: LargestRank, forwards: ForwardGradients) -> bool:
-    """Return True if the first forward of each step still holds the gradients of the step before."""
+    """Return True if each step's first forward pass still holds the previous step's gradients."""
     held = forwards.first_bytes
-    # DDP's gradients are views of its buckets, which remain even if ``.grad`` is reset.
+    # DDP's gradients are views of its buckets, which stay allocated even if ``.grad`` is reset.
     if analysis.training.engine == "ddp" and largest.of(Tenant.COMMUNICATION_BUFFERS) < _HALF_RATIO * held:
         return False
-    # In DeepSpeed's ZeRO a rank's part of the gradients has memory that is allocated once.
+    # DeepSpeed's ZeRO allocates the memory of a rank's gradient shard once.
     if analysis.engine is Engine.DEEPSPEED and analysis.training.stage:
         return False
     states = largest.memory.state_bytes or {}
     if held < max(1, _HALF_RATIO * states.get(Tenant.GRADIENTS, 0)):
         return False
-    # else they may be accumulated, as intended
+    # otherwise they may be accumulated on purpose
     return forwards.in_steps or analysis.training.micro_batches <= 1
 
 
 def count_blocks(analysis: RunAnalysis) -> int | None:
-    """Return the number of blocks: the length of the longest outermost series of numbered modules.
+    """Return the number of model blocks: the length of the longest outermost series of numbered modules.
 
     ``blocks.0.expand`` and ``blocks.1.expand`` belong to the series ``blocks``. None if no module is
     numbered.
@@ -329,12 +332,12 @@ def count_blocks(analysis: RunAnalysis) -> int | None:
 
 
 def is_numbered(module: str) -> bool:
-    """Return True if the module belongs to a series of equal ones."""
+    """Return True if the module belongs to a series of equal modules."""
     return _NUMBERED.search(module) is not None
 
 
 def is_output(module: str) -> bool:
-    """Return True if the module is outside of the blocks and named like an output layer or a loss."""
+    """Return True if the module is outside the blocks and named like an output layer or a loss."""
     return not is_numbered(module) and any(part in _OUTPUTS for part in module.split("."))
 
 
@@ -344,7 +347,7 @@ def is_root(module: str) -> bool:
 
 
 def format_module(module: str) -> str:
-    """Return the module's name, escaped and shortened for a sentence."""
+    """Return the module's name, escaped and shortened for use in a sentence."""
     return shorten(printable(module), _MAX_SHOWN) if module else "the root module"
 
 
@@ -362,11 +365,11 @@ SHARDED_FROM: Mapping[Tenant, int] = {
 
 
 class Sharding(Struct, frozen=True, kw_only=True):
-    """Stage and ranks, and the bytes of the model's parameters as stored and as communicated.
+    """ZeRO stage, number of ranks, and the bytes of the model's parameters as stored and as communicated.
 
-    If the wire's bytes per element are not one number (FSDP2 that gathers in 16 bit and reduces in 32), the
-    larger of a parameter's and a gradient's are used, so a unit is over- rather than underestimated.
-    ``unit_bytes`` is one block on the wire, or the whole model if no blocks are seen.
+    If gathers and reductions use different element sizes (FSDP2 gathering in 16 and reducing in 32 bits), the
+    larger one is used, so a unit is over- rather than underestimated. ``unit_bytes``: one block as
+    communicated, or the whole model if no blocks are seen.
     """
 
     stage: int
@@ -378,12 +381,12 @@ class Sharding(Struct, frozen=True, kw_only=True):
 
     @property
     def freed_ratio(self) -> float:
-        """Share of an unsharded state that sharding removes: 1 - 1/N."""
+        """Share of a state freed by sharding it: 1 - 1/N."""
         return 1 - 1 / self.ranks
 
 
 def read_sharding(analysis: RunAnalysis) -> Sharding | None:
-    """Return the run's sharding, None if a fact that it needs is unknown."""
+    """Return the run's sharding, None if a required fact is unknown."""
     facts = analysis.training
     element = facts.communication_bytes or max(facts.parameter_bytes or 0, facts.gradient_bytes or 0)
     if facts.stage is None or not facts.shard_ranks or not facts.parameters or not element:
@@ -401,14 +404,14 @@ def read_sharding(analysis: RunAnalysis) -> Sharding | None:
 
 
 def saved_bytes(largest: LargestRank, sharding: Sharding) -> float:
-    """Return the bytes that the stage saves: (N - 1) times the measured shard of each sharded state."""
+    """Return the bytes saved by the stage: (N - 1) times the measured shard of each sharded state."""
     states = largest.memory.state_bytes or {}
     kept = (states.get(tenant, 0) for tenant, stage in SHARDED_FROM.items() if stage <= sharding.stage)
     return float((sharding.ranks - 1) * sum(kept))
 
 
 def compute_state_shares(facts: TrainingFacts) -> dict[Tenant, int] | None:
-    """Return one rank's share of each state of known size that the stage shards."""
+    """Return one rank's share of each sharded state of known size."""
     if not facts.parameters or not facts.shard_ranks or facts.stage is None:
         return None
     sizes = {
@@ -424,23 +427,23 @@ def compute_state_shares(facts: TrainingFacts) -> dict[Tenant, int] | None:
     }
 
 
-#: Units whose buffers a step needs, and that it may have in flight.
+#: Number of units whose buffers a step needs, and that it may have in flight.
 _NEEDED_UNITS, _ALLOWED_UNITS = 2, 6
-#: A module gathered separately counts as a unit up to this share of the model; above it, it is the model.
+#: A separately gathered module counts as a unit up to this share of the model; above it, as the whole model.
 _ALONE_RATIO = 0.5
 _GATHERED = "gathered_param"
 _BUFFERS = Tenant.COMMUNICATION_BUFFERS
 
 
 def measure_buffers(largest: LargestRank, sharding: Sharding) -> tuple[int, int, float, float]:
-    """Measure the bytes of buffers in the backend, what a step may need, and the range of the excess.
+    """Measure the backend's buffer bytes, what a step may need, and the range of the excess.
 
-    With the excess go the backend's buffers in proportion; the peak falls as far as its phases allow.
+    The backend's buffers shrink in proportion to the excess; the peak falls as far as its phases allow.
     """
     parts = [part for part in largest.memory.parts if part.tenant == _BUFFERS.value]
     scratch = sum(part.bytes for part in parts if part.sub == BACKEND_SCRATCH)
     own = max(1, largest.of(_BUFFERS) - scratch)
-    # The bytes of the largest gathered unit outside of the blocks.
+    # The bytes of the largest gathered unit outside the blocks.
     gathered = (
         entry.bytes
         for entry in largest.top
@@ -454,9 +457,9 @@ def measure_buffers(largest: LargestRank, sharding: Sharding) -> tuple[int, int,
     return scratch, needed, max(0, own - needed), high
 
 
-#: Minimum share of the peak that logits and their copies are, to be looked at by themselves.
+#: Minimum share of the peak in logits and their copies, to consider them separately.
 LOGITS_RATIO = 0.20
-#: Tensors of the root module that are so many times as large as any other activation may be the logits.
+#: Tensors of the root module this many times as large as any other activation may be the logits.
 _MIN_SIZE_FACTOR = 4
 _LOSS_OPERATORS = frozenset({"_log_softmax", "nll_loss_backward", "_log_softmax_backward_data"})
 _LOSS_FUNCTIONS = frozenset({"cross_entropy", "log_softmax", "nll_loss", "cross_entropy_loss"})
@@ -464,19 +467,19 @@ _LOGIT_TENANTS = frozenset({Tenant.ACTIVATIONS.value, Tenant.TEMPORARY_BUFFERS.v
 
 
 class Logits(Struct, frozen=True, kw_only=True):
-    """Tensors at the peak that are as large as the logits; ``named`` if a module's name identifies them."""
+    """Logit-sized tensors at the peak; ``named``: a module's name identifies them."""
 
     rows: tuple[Allocation, ...]
     named: bool
 
     @property
     def bytes(self) -> int:
-        """Bytes of all tensors."""
+        """Total bytes of the tensors."""
         return sum(row.held_bytes for row in self.rows)
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of the activations among the tensors."""
+        """Bytes of those tensors that are activations."""
         return sum(row.held_bytes for row in self.rows if row.tenant == Tenant.ACTIVATIONS.value)
 
 
@@ -501,13 +504,13 @@ def find_logits(largest: LargestRank) -> Logits | None:
 
 
 def _is_of_loss(row: Allocation) -> bool:
-    """Return True if a loss made the tensor, by the operator or the functions of its stack."""
+    """Return True if a loss made the tensor, according to its operator or its stack's functions."""
     names = (frame.replace("\\", "/").rpartition(" ")[2] for frame in row.stack)
     return row.operator in _LOSS_OPERATORS or any(name in _LOSS_FUNCTIONS for name in names)
 
 
 def _select_like_loss(rows: list[Allocation], of_loss: list[Allocation]) -> list[Allocation]:
-    """Select tensors of the size of the largest that a loss made, or of half of it (in 16 bit)."""
+    """Select tensors as large as the largest one made by a loss, or half as large (in 16 bit)."""
     size = max(row.bytes for row in of_loss)
     return [row for row in rows if {row.bytes, row.smallest_bytes or row.bytes} <= {size, size // 2}]
 

@@ -1,8 +1,8 @@
-"""Find the tenant of a block by the first rule that applies to its stack and its lifetime in the step.
+"""Find a block's tenant by the first rule that matches its stack and its lifetime in the step.
 
-To add a rule: add it to ``TENANT_RULES``, with a mask over the blocks from their features ``f``, its tenant
-and confidence. HIGH: the stack identifies the owner, or the lifetime within the step leaves no other.
-MEDIUM: the usual case, with a known exception. LOW: a best guess, because the history ends too early.
+To add a rule, add it to ``TENANT_RULES`` with a mask over the blocks from their features ``f``, its tenant
+and its confidence. HIGH: the stack identifies the owner, or the lifetime within the step rules out all
+others. MEDIUM: the usual case, with known exceptions. LOW: a best guess, because the history ends too early.
 
 A block whose end is not in the history is compared with the same block of the previous step.
 """
@@ -27,13 +27,13 @@ from zprof.analysis.memory.tables import FOREVER, Bool, Int, PhaseRange
 from zprof.model.findings import Confidence
 from zprof.model.tenants import Tenant
 
-#: Live bytes at the start of a forward, as a share of the most in the history.
+#: Maximum live bytes at the start of a forward pass, as a share of the history's maximum.
 _VALLEY_RATIO = 0.02
-#: It is a new forward if so much was live in between.
+#: A new forward pass starts only if at least this share was live in between.
 _HIGH_RATIO = 0.5
-#: Share of its blocks that a forward keeps for a backward.
+#: Minimum share of its blocks that a forward pass keeps for a backward pass.
 _KEPT_RATIO = 0.2
-#: Size of the workspace that torch gives cuBLAS, once per thread and stream, and keeps:
+#: Size of the workspace that torch allocates for cuBLAS, once per thread and stream, and keeps:
 #: ``CUBLAS_WORKSPACE_CONFIG`` :4096:2:16:8, and 32 MiB on Hopper (``CUDABlas.cpp``).
 WORKSPACE_BYTES = 8_519_680
 HOPPER_WORKSPACE_BYTES = 32 << 20
@@ -45,20 +45,19 @@ CAST = "cast"
 
 
 class Features(Struct, frozen=True, kw_only=True):
-    """Columns over the blocks; every rule is a mask over them.
+    """Columns over the blocks; rules combine them to masks.
 
     made_in: the kind of pass that the block indicates (NONE: it indicates none, or is older than the
-    history). ends_in: kind of the pass that was running when it was freed. under_way: index of the pass that
-    was running when it was allocated, -1 before the first. stays: it was still live when the history ended.
-    in_open_pass: the history ends in that pass, so that the end of a block that stays is unknown.
-    outlives_pass: it was live after that pass's last allocation. outlives_step: it was live after an
-    optimizer pass that has ended. sees_*: it was live when the next pass of that kind started.
-    sees_next_step: it was live when a backward started after the forward that follows its own step.
-    is_standing: made before the first pass or outside passes, and live in one. optimizer_is_next: an
-    optimizer pass comes before the next forward pass. outlives_recompute: it was live after the run of
-    recomputed operators that allocated it. outlives_forward: in a history without a backward, it was live
-    after the last allocation of its forward. ends_in_first_backward, ends_after_backward: it ended in the
-    first backward of the history, or after the first backward started.
+    history). ends_in: kind of the pass running when it was freed. under_way: index of the pass running when
+    it was allocated, -1 before the first. stays: still live when the history ended. in_open_pass: the history
+    ends in its pass, so the end of a block that stays is unknown. outlives_pass: live after its pass's last
+    allocation. outlives_step: live after a completed optimizer pass. sees_*: live when the next pass of that
+    kind started. sees_next_step: live when the backward pass of the following step started. is_standing:
+    allocated before the first pass or outside passes, and live in one. optimizer_is_next: an optimizer pass
+    comes before the next forward pass. outlives_recompute: live after the run of recomputed operators that
+    allocated it. outlives_forward: in a history without a backward pass, live after its forward pass's last
+    allocation. ends_in_first_backward, ends_after_backward: freed in the history's first backward pass, or
+    after that pass started.
     """
 
     origin: Int
@@ -85,7 +84,7 @@ class Features(Struct, frozen=True, kw_only=True):
     has_backward: Bool
 
     def made_by(self, *origins: Origin) -> Bool:
-        """Mark the blocks of these origins."""
+        """Mark the blocks with these origins."""
         return np.isin(self.origin, [int(origin) for origin in origins])
 
 
@@ -141,7 +140,7 @@ def _find_next_pass_start(passes: AllocationPasses, kind: int, pass_index: Int) 
 
 
 def _find_next_step(passes: AllocationPasses, pass_index: Int) -> Int:
-    """Return the start of the backward of the step after each pass's own, or FOREVER."""
+    """Return, for each pass, the start of the next step's backward pass, or FOREVER."""
     if not len(passes):
         return np.full(len(pass_index), FOREVER, dtype=np.int64)
     own = passes.find_running(passes.find_next_starts(BACKWARD, pass_index))
@@ -150,7 +149,7 @@ def _find_next_step(passes: AllocationPasses, pass_index: Int) -> Int:
 
 
 def _lives_until(end_ns: Int, time_ns: Int) -> Bool:
-    """Mark lifetimes that extend past a time; False if the time is FOREVER."""
+    """Mark the lifetimes that extend past a time; False if the time is FOREVER."""
     return (time_ns != FOREVER) & (end_ns > time_ns)
 
 
@@ -160,10 +159,10 @@ def _find_first_start(passes: AllocationPasses, time_ns: Int) -> Int:
 
 
 def _find_outliving_forward(blocks: HeldBlocks, passes: AllocationPasses, member: Int) -> Bool:
-    """Mark blocks that are live after the last allocation of their forward, without a backward to tell why.
+    """Mark blocks live after their forward pass's last allocation, in a history without a backward pass.
 
-    A forward begins where almost nothing of earlier ones is live. The last temporaries of a forward outlive
-    it as well; only if it keeps many of its blocks can a backward have use for them.
+    A forward pass begins where almost nothing of earlier passes is live. The last temporaries of a forward
+    pass outlive it, too; only if it keeps many of its blocks can they be meant for a backward pass.
     """
     outlives = np.zeros(len(blocks), dtype=bool)
     rows = np.flatnonzero(member >= 0)
@@ -187,14 +186,14 @@ def _find_outliving_forward(blocks: HeldBlocks, passes: AllocationPasses, member
 
 def _find_outliving_recompute(blocks: HeldBlocks, origin: Int, member: Int) -> Bool:
     rows = (origin == Origin.RECOMPUTE) & (member >= 0)
-    # The allocation time of the next block of a pass that is not in ``rows``; else FOREVER.
+    # The allocation time of the next block of a pass that is not in ``rows``, or FOREVER.
     others = blocks.begin_ns[np.flatnonzero((member >= 0) & ~rows)]
     following = np.append(others, FOREVER)[np.searchsorted(others, blocks.begin_ns, side="right")]
     return rows & (following != FOREVER) & (blocks.freed_ns > following)
 
 
 def find_previous_blocks(blocks: HeldBlocks, features: Features) -> Int:
-    """Return the previous step's row of the same block, for blocks of the open pass; else -1."""
+    """Return the same block's row in the previous step, for blocks of the open pass; -1 for other blocks."""
     twin = np.full(len(blocks), -1, dtype=np.int64)
     last = len(features.passes.kind) - 1
     same_kind = (
@@ -212,7 +211,7 @@ def find_previous_blocks(blocks: HeldBlocks, features: Features) -> Int:
 
 
 def _make_keys(blocks: HeldBlocks, rows: Int) -> list[tuple[int, int, int]]:
-    """Return (size, stack, number of earlier equal rows) of each row, in allocation order."""
+    """Return each row's (size, stack, number of earlier equal rows), in allocation order."""
     counts: dict[tuple[int, int], int] = {}
     keys: list[tuple[int, int, int]] = []
     sizes, stacks = blocks.requested_bytes[rows].tolist(), blocks.stack[rows].tolist()
@@ -223,7 +222,7 @@ def _make_keys(blocks: HeldBlocks, rows: Int) -> list[tuple[int, int, int]]:
 
 
 class TenantRule(Struct, frozen=True):
-    """A rule; ``applies`` returns the mask of blocks that belong to ``tenant``, as ``sub``."""
+    """A rule; ``applies`` returns the mask of blocks that belong to ``tenant`` and its ``sub``."""
 
     name: str
     tenant: Tenant
@@ -252,7 +251,9 @@ def _is_made_in_backward(features: Features) -> Bool:
 
 
 def _is_gradient_without_optimizer(features: Features) -> Bool:
-    """Mark blocks that outlive the backward: a fused optimizer allocates nothing, so its pass is unseen."""
+    """Mark blocks that outlive the backward pass: a fused optimizer allocates nothing, so its pass is
+    invisible.
+    """
     ended = ~features.in_open_pass | ~features.stays
     return _is_made_in_backward(features) & ~features.optimizer_is_next & features.outlives_pass & ended
 
@@ -266,7 +267,7 @@ def _is_saved_in_running_backward(features: Features) -> Bool:
 
 
 def _is_kept_output(features: Features) -> Bool:
-    """Mark outputs that the program still refers to: until the next step, or the end of the history."""
+    """Mark outputs that the program holds until the next step or the end of the history."""
     kept = features.made_in == FORWARD
     return kept & features.sees_backward & ~(features.stays & features.sees_next_step)
 
@@ -277,7 +278,7 @@ def _is_saved_in_running_forward(features: Features) -> Bool:
 
 
 TENANT_RULES: tuple[TenantRule, ...] = (
-    # Marks workspaces by their stack: cuBLAS has one per thread, and also runs on the backward thread.
+    # Workspaces by stack: cuBLAS has one per thread, and also runs on the backward thread.
     TenantRule("library_workspace", _TEMPORARY, "workspace", _HIGH, lambda f: f.made_by(Origin.WORKSPACE)),
     TenantRule("cublas_workspace", _TEMPORARY, "workspace", _MEDIUM, _is_workspace),
     TenantRule(
@@ -383,7 +384,7 @@ TENANT_RULES: tuple[TenantRule, ...] = (
     ),
     TenantRule("forward_in_running_backward", _ACTIVATIONS, "saved", _MEDIUM, _is_saved_in_running_backward),
     TenantRule("forward_output_kept", _ACTIVATIONS, "kept", _LOW, _is_kept_output),
-    # Marks what a forward keeps to its end in a history without a backward.
+    # Blocks that a forward pass keeps to its end, in a history without a backward pass.
     TenantRule(
         "forward_keeps",
         _ACTIVATIONS,
@@ -406,9 +407,9 @@ TENANT_RULES: tuple[TenantRule, ...] = (
         lambda f: (f.made_in == FORWARD) & ~f.sees_backward & ~f.stays,
     ),
 )
-#: For histories that begin or end within a step; used for what nothing else identifies.
+#: Last resort for histories that begin or end within a step.
 LAST_RESORT_RULES: tuple[TenantRule, ...] = (
-    # Marks older blocks that end in the history's first backward.
+    # Older blocks freed in the history's first backward pass.
     TenantRule(
         "saved_before",
         _ACTIVATIONS,
@@ -416,7 +417,7 @@ LAST_RESORT_RULES: tuple[TenantRule, ...] = (
         _MEDIUM,
         lambda f: f.before & (f.ends_in == BACKWARD) & f.ends_in_first_backward,
     ),
-    # Marks older blocks that end in the history's first forward.
+    # Older blocks freed in the history's first forward pass.
     TenantRule(
         "temporary_before",
         _TEMPORARY,
