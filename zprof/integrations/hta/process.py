@@ -1,28 +1,32 @@
 """Run HTA on traces, each in a child process with a private folder and limits that depend on file size.
 
-HTA relies on the file suffix, so it gets a link whose suffix matches the content.
+HTA relies on the file suffix, so it gets a link whose suffix matches the content. The child is silent and
+writes one line of JSON per answer to a file in its folder; answers written before it is killed are used.
 """
 
 import json
+import logging
 import os
 import stat
 import tempfile
 import time
+import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import msgspec
 from msgspec import to_builtins
 
-from zprof.integrations.hta.child import ANSWERS
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
-from zprof.process.sandbox import Limits, Sandbox, make_program, read_lines
+from zprof.process.sandbox import Limits, Sandbox, apply_limits, make_program, read_lines
 
-PROGRAM = make_program("zprof.integrations.hta.child")
+PROGRAM = make_program(__name__)
+_ANSWERS = "answers.jsonl"
+_MAX_ERROR_LENGTH = 200
 _MAX_ANSWER_BYTES = 8 << 20
 _MAX_CHILDREN = 4
 _POLL_S = 0.02
@@ -173,7 +177,7 @@ def ask_all(
             for rank in [rank for rank, (child, _) in running.items() if child.is_finished()]:
                 child, folder = running.pop(rank)
                 failure = child.end()  # its answers so far count
-                lines = read_lines(folder / ANSWERS, _MAX_ANSWER_BYTES)
+                lines = read_lines(folder / _ANSWERS, _MAX_ANSWER_BYTES)
                 answers[rank] = read_answers(lines, failure.message if failure else "")
             time.sleep(_POLL_S)
     return answers
@@ -282,3 +286,51 @@ def find_unanswered(rank: int, answers: HtaAnswers, questions: Sequence[str]) ->
         make_gap("hta_failed", rank=rank, questions=failed_questions, error=error)
         for error, failed_questions in failed.items()
     ]
+
+
+def start(arguments: list[str]) -> None:
+    """Run the child and exit without tearing down its objects."""
+    job = json.loads(arguments[0])
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    with open(_ANSWERS, "w", encoding="ascii") as out:
+        _answer_all(job, out)
+    os._exit(0)
+
+
+def _answer_all(job: dict[str, Any], out: TextIO) -> None:
+    try:
+        from zprof.integrations.hta import questions
+
+        apply_limits(Limits(**job["limits"]))
+    except Exception as error:
+        _write_answer(out, "load", _describe_error(error))
+        return
+    _write_answer(out, "version", {"value": questions.version()})
+    loaded = _ask(lambda: questions.load(job["path"], job["rank"]))
+    if "error" in loaded:
+        _write_answer(out, "load", loaded)
+        return
+    trace = loaded["value"]
+    for name in job["questions"]:
+        question = questions.QUESTIONS[name]
+        _write_answer(out, name, _ask(lambda question=question: question(trace)))  # type: ignore[misc]
+
+
+def _ask(question: Callable[[], Any]) -> dict[str, Any]:
+    """Return the answer or the error; HTA may fail in any way, including recursion and lack of memory."""
+    try:
+        return {"value": question()}
+    except Exception as error:
+        return _describe_error(error)
+
+
+def _describe_error(error: BaseException) -> dict[str, str]:
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return {"error": text[:_MAX_ERROR_LENGTH]}
+
+
+def _write_answer(out: TextIO, what: str, answer: dict[str, Any]) -> None:
+    out.write(json.dumps({"what": what, **answer}, allow_nan=False) + "\n")
+    out.flush()
