@@ -7,7 +7,7 @@ import gc
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from textual.message import Message
 
@@ -23,15 +23,8 @@ if TYPE_CHECKING:
 _GC_THRESHOLDS = (10_000, 10, 10)
 
 
-class Loader(Protocol):
-    """Callable that measures a request and reports its progress."""
-
-    def __call__(self, request: RunRequest, progress: Progress, /) -> LoadedRun:
-        """Measure the request.
-
-        Raises:
-            ZprofError: the run cannot be measured.
-        """
+#: Measures a request and reports its progress; raises a ZprofError if the run cannot be measured.
+Loader = Callable[[RunRequest, Progress], LoadedRun]
 
 
 class Superseded(Exception):
@@ -125,15 +118,8 @@ def _freeze_collector() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-class Predictor(Protocol):
-    """Callable that predicts how changes affect a run."""
-
-    def __call__(self, analysis: "RunAnalysis", changes: tuple[Change, ...], /) -> Outlook:
-        """Predict the run with the changes applied.
-
-        Raises:
-            ZprofError: the changes cannot be predicted.
-        """
+#: Predicts a run with the changes applied; raises a ZprofError if they cannot be predicted.
+Predictor = Callable[["RunAnalysis", tuple[Change, ...]], Outlook]
 
 
 def predict(analysis: "RunAnalysis", changes: tuple[Change, ...], /) -> Outlook:

@@ -7,7 +7,7 @@ thousand would vanish.
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -302,11 +302,6 @@ _SOURCES = {
 }
 
 
-class _Entry(Protocol):
-    @property
-    def rank(self) -> int: ...
-
-
 class MetricGrids:
     """The heat map grids of a run, each built on first use."""
 
@@ -335,7 +330,7 @@ class MetricGrids:
         by_rank = self.loaded.report.time.bounds_by_rank
         bounds = {rank: bounds[name] for rank, bounds in by_rank.items() if name in bounds}
         steps = self.steps if metric is not RankMetric.PEAK_MEMORY else ()
-        entries: Sequence[_Entry] = self.loaded.report.time.steps
+        entries: Sequence[Any] = self.loaded.report.time.steps
         if metric is RankMetric.PEAK_MEMORY:
             entries = self.loaded.report.memory.per_rank
         elif metric is RankMetric.LATENESS:
