@@ -1,7 +1,7 @@
 """Open anything that zprof can read, as a run that measures itself on first use."""
 
 import logging
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from zprof.analysis.analysis import RunAnalysis
-    from zprof.collectors.read.imports.options import ImportProgress
     from zprof.model.report import RunFacts
     from zprof.notebook.report import DiagnosedRun
 
@@ -155,11 +154,14 @@ def load(path: str | Path, *, window: str = WindowPolicy.STEP.value) -> Analysed
         BadInput: There is neither a run nor a file to import, or it is damaged.
         MissingData: No rank finished its recording.
     """
+    from zprof.collectors.read.imports.options import ImportProgress
     from zprof.collectors.read.imports.run_folder import find_run_folder, refuse_empty
 
     policy = parse_window(window)
     path = Path(path).expanduser()
-    run = AnalysedRun(find_run_folder(path, logging.getLogger("zprof").info, _no_progress), policy=policy)
+    log = logging.getLogger("zprof").info
+    folder = find_run_folder(path, log, lambda: nullcontext(ImportProgress()))
+    run = AnalysedRun(folder, policy=policy)
     refuse_empty(run, path)
     return run
 
@@ -189,9 +191,3 @@ def parse_window(window: str) -> WindowPolicy:
 def as_run(run: str | Path | Run, window: str | None = None) -> Run:
     """Return an open run unchanged, else the run that :func:`load` opens."""
     return load(run, window=window or WindowPolicy.STEP.value) if isinstance(run, str | Path) else run
-
-
-def _no_progress() -> "AbstractContextManager[ImportProgress]":
-    from zprof.collectors.read.imports.options import ImportProgress
-
-    return nullcontext(ImportProgress())

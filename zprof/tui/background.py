@@ -90,11 +90,7 @@ class Loading:
         except ZprofError as error:
             self._send(self.Failed(self, error))
         except Exception as error:  # a bug in zprof: report it and keep the screen alive
-            failure = ZprofError(
-                f"internal error, {type(error).__name__}: {str(error)[:200]}",
-                hint="this is a bug in zprof: please report it with the output of ZPROF_DEBUG=1 zprof report",
-            )
-            self._send(self.Failed(self, failure))
+            self._send(self.Failed(self, _make_internal_error(error, "zprof report")))
 
     def _report_progress(self, doing: str) -> None:
         if self._is_stopped.is_set():
@@ -104,6 +100,13 @@ class Loading:
     def _send(self, message: Message) -> None:
         if not self._is_stopped.is_set():
             self._post(message)
+
+
+def _make_internal_error(error: Exception, command: str) -> ZprofError:
+    return ZprofError(
+        f"internal error, {type(error).__name__}: {str(error)[:200]}",
+        hint=f"this is a bug in zprof: please report it with the output of ZPROF_DEBUG=1 {command}",
+    )
 
 
 def _freeze_collector() -> None:
@@ -173,9 +176,6 @@ class Predicting:
         except ZprofError as error:
             answer = error
         except Exception as error:  # a bug in zprof: report it and keep the screen alive
-            answer = ZprofError(
-                f"internal error, {type(error).__name__}: {str(error)[:200]}",
-                hint="this is a bug in zprof: please report it with the output of ZPROF_DEBUG=1 zprof whatif",
-            )
+            answer = _make_internal_error(error, "zprof whatif")
         with suppress(RuntimeError):  # the app has exited in the meantime
             self._post(self.Done(self, answer))

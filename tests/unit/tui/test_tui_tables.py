@@ -5,7 +5,7 @@ import pytest
 from zprof.model.quantities import Path, Unit, Value
 from zprof.reports.table import Bar, Column, Kind, Opens, Row, Table
 from zprof.tui.table_view import filter_lines, find_number, select_columns, sort_lines
-from zprof.tui.theme import Look
+from zprof.tui.theme import Look, Pen
 from zprof.tui.widgets.text import render_bar
 
 
@@ -80,4 +80,5 @@ def test_a_name_opens_the_first_number_of_its_row_unless_the_row_leads_elsewhere
 def test_segments_of_a_bar_stand_at_their_places(
     segments: tuple[tuple[str, float, float], ...], text: str
 ) -> None:
-    assert render_bar(Bar(segments=segments), 10, Look.MONO, ascii_only=False).plain == text
+    pen = Pen(look=Look.MONO, ascii_only=False, focused=False)
+    assert render_bar(Bar(segments=segments), 10, pen).plain == text

@@ -30,7 +30,7 @@ from zprof.reports.table import Table
 from zprof.tui.keys import Where, bindings
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.theme import TIMES, get_look
+from zprof.tui.theme import TIMES, Pen
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import render_parts
 
@@ -175,21 +175,19 @@ class SplitLine(Static):
         if self.split is None:
             self.update("")
             return
-        ascii_only, look = bool(getattr(self.app, "ascii_only", False)), get_look(self.app)
+        pen = Pen.for_widget(self)
         full_name, *numbers = self.split
         parts = tuple(zip((_HIDDEN, _WAIT, _TRANSFER), numbers, strict=True))
         legend = Text(" exposed:", no_wrap=True)
         for name, (paint, number) in zip(("wait", "transfer"), parts[1:], strict=True):
-            legend.append("  ").append(paint.shown(ascii_only=ascii_only), paint.colour(look))
+            legend.append("  ").append(paint.shown(ascii_only=pen.ascii_only), paint.colour(pen.look))
             legend.append(f" {name} {number.text}")
         name = shorten(full_name, self.app.size.width - legend.cell_len - len(_HIDDEN_LABEL) - _MIN_BAR - 1)
         text = Text(f" {name}{_HIDDEN_LABEL}", no_wrap=True)
         sizes = [(paint, max(0.0, number.number or 0.0)) for paint, number in parts]
         bar_width = max(_MIN_BAR, self.app.size.width - text.cell_len - legend.cell_len)
         total = sum(size for _, size in sizes)
-        text.append_text(render_parts(sizes, bar_width, total, look, ascii_only=ascii_only)).append_text(
-            legend
-        )
+        text.append_text(render_parts(sizes, bar_width, total, pen)).append_text(legend)
         self.update(text)
 
     def shown_figures(self) -> list[Value]:

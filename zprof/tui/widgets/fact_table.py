@@ -22,7 +22,7 @@ from zprof.reports.table import Bar, Cell, Column, Mark, Row, Table
 from zprof.reports.text import format_table_note
 from zprof.tui.keys import Where, bindings
 from zprof.tui.table_view import MAX_ROWS, filter_lines, get_bar_columns, get_text, select_columns, sort_lines
-from zprof.tui.theme import get_look
+from zprof.tui.theme import Pen, get_look
 from zprof.tui.widgets.text import render_bar, render_cell
 
 #: Lines taken by the border.
@@ -225,14 +225,13 @@ class FactTable(DataTable[object]):
 
     def _render_line_cell(self, line: Row, column: int) -> Text:
         assert self.table is not None
-        cell, look = line.cells[column], get_look(self.app)
+        cell = line.cells[column]
         mark = Mark.TITLE if line.total else line.mark
         if line.total and column == 0:
             cell = f"= {get_text(cell)}"
         if isinstance(cell, Bar):
-            is_ascii = bool(getattr(self.app, "ascii_only", False))
-            return render_bar(cell, get_bar_columns(cell, self._drawn_width), look, ascii_only=is_ascii)
-        return render_cell(cell, look, numeric=self.table.columns[column].is_number, row=mark)
+            return render_bar(cell, get_bar_columns(cell, self._drawn_width), Pen.for_widget(self))
+        return render_cell(cell, get_look(self.app), numeric=self.table.columns[column].is_number, row=mark)
 
     def _width_limit(self) -> int:
         """Return the columns for cells, without the frame and a vertical scroll bar."""

@@ -339,7 +339,7 @@ def _draw_bar(entry: RankBar, full_bar: float, width: int, moment_width: int, pe
     size = f" {entry.peak.text}"
     bar_width = max(_MIN_BAR, width - len(text) - 1 - max(11, len(size)) - moment_width - 2)
     parts = [(TENANTS[name], float(size_bytes)) for name, size_bytes in entry.parts]
-    drawn = render_parts(parts, bar_width, full_bar, pen.look, ascii_only=pen.ascii_only)
+    drawn = render_parts(parts, bar_width, full_bar, pen)
     text.append_text(drawn).append(" " * (bar_width - len(drawn.plain)) + pen.pick("│", "|"))
     return text.append(f"{size:>11}  {_format_moment(entry)}", style=style)
 

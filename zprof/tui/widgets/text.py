@@ -13,7 +13,7 @@ from textual.widgets import Static
 from zprof.model.quantities import Value
 from zprof.reports.table import Bar, Cell, Mark
 from zprof.tui.table_view import get_mark, get_text, is_of_model
-from zprof.tui.theme import MARKS, TIMES, Look, Paint
+from zprof.tui.theme import MARKS, TIMES, Look, Paint, Pen
 
 #: Paint for a total: a segment that is not a single kind of time.
 _TOTAL_PAINT = Paint("─", "~", "#C0C0C0", "#5F5F5F")
@@ -35,7 +35,7 @@ def render_cell(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Ma
     return text
 
 
-def render_bar(cell: Bar, columns: int, look: Look, *, ascii_only: bool) -> Text:
+def render_bar(cell: Bar, columns: int, pen: Pen) -> Text:
     """Return the bar's segments at their positions; a single segment has at least one column."""
     text, position = Text(no_wrap=True, end=""), 0
     for kind, start, end in cell.segments:
@@ -43,14 +43,12 @@ def render_bar(cell: Bar, columns: int, look: Look, *, ascii_only: bool) -> Text
         first = max(position, min(round(start * columns), columns - 1))
         last = max(round(end * columns), first + 1 if len(cell.segments) == 1 else first)
         text.append(" " * (first - position))
-        text.append(paint.shown(ascii_only=ascii_only) * (last - first), paint.colour(look))
+        text.append(paint.shown(ascii_only=pen.ascii_only) * (last - first), paint.colour(pen.look))
         position = last
     return text
 
 
-def render_parts(
-    parts: Sequence[tuple[Paint, float]], columns: int, total: float, look: Look, *, ascii_only: bool
-) -> Text:
+def render_parts(parts: Sequence[tuple[Paint, float]], columns: int, total: float, pen: Pen) -> Text:
     """Draw parts side by side, each as long as its share of ``total``.
 
     The ends of the parts are rounded, not their lengths, so that the bar never exceeds its total.
@@ -59,7 +57,7 @@ def render_parts(
     for paint, size in parts:
         cumulative += max(0.0, size)
         end = min(columns, round(columns * cumulative / total)) if total > 0 else 0
-        text.append(paint.shown(ascii_only=ascii_only) * (end - start), style=paint.colour(look))
+        text.append(paint.shown(ascii_only=pen.ascii_only) * (end - start), style=paint.colour(pen.look))
         start = max(start, end)
     return text
 
