@@ -40,7 +40,6 @@ def render_markdown(page: Page) -> str:
         for piece in pieces:
             if len(_format_part(title, [*included, piece], is_folded=is_folded)) + 2 <= remaining:
                 included.append(piece)  # a later, shorter piece may still fit
-        included = included
         if included:
             texts.append(_format_part(title, included, is_folded=is_folded))
             remaining -= len(texts[-1]) + 2

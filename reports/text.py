@@ -289,7 +289,6 @@ def render_text(page: Page, *, coloured: bool = False) -> str:
             lines.append("")
             has_separator = isinstance(block, Facts)
         lines += draw(block)
-    lines = lines
     for section in page.sections:
         if not section.detail:
             lines += _render_section(section, draw, coloured=coloured)

@@ -228,7 +228,6 @@ def read_baseline(path: Path) -> Baseline:
         raise BadInput(
             f"{printable(path)}: larger than 1 MiB, the maximum size of a baseline", hint=_SAVE_AGAIN
         )
-    content = content
     schema = _decode(content, _Versioned, path).schema
     if not schema.startswith("zprof.baseline/"):
         raise BadInput(f"{printable(path)}: not a zprof baseline", hint=_SAVE_AGAIN)

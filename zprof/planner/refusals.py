@@ -252,7 +252,6 @@ def refuse_large_units(job: Job, hardware: Hardware) -> None:
         outside = count_parameters(job.shape) - job.shape.layers * block
         sizes = [(block // mp, f"a block of hidden {hidden}"), (outside // mp, "the embedding")]
     elements, name = max(sizes, default=(0, ""))
-    name, elements = name, elements
     size = elements * job.element_bytes.gathered
     if size > hardware.memory_bytes:
         raise BadInput(

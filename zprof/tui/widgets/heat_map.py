@@ -149,10 +149,9 @@ class HeatView(Widget):
             is_focused = page.row_of(self.cursor) == row
             focused_column = page.column_of(self.cursor) if is_focused else -1
             name = page.row_name(row).ljust(page.label)
-            line = [Segment(name, _BOLD if is_focused else pen.muted)]
+            segments = [Segment(name, _BOLD if is_focused else pen.muted)]
             for column, (level, far) in enumerate(zip(page.levels[row], page.far[row], strict=True)):
-                line += draw_cell(level, pen, far=far, width=page.cell, focused=column == focused_column)
-            segments = line
+                segments += draw_cell(level, pen, far=far, width=page.cell, focused=column == focused_column)
         elif y == rows + 1:
             segments = self._draw_focus_line(page, pen)
         else:

@@ -380,7 +380,7 @@ def find_ticks(view: View, width: int) -> list[tuple[int, str]]:
     min_ns = view.span_ns * _TICK_WIDTH / width
     power = max(0, math.floor(math.log10(max(1.0, min_ns))))
     step = next(s * 10**power for s in _ROUND_STEPS if s * 10**power >= min_ns or s == _ROUND_STEPS[-1])
-    step, decimals = step, max(0, 6 - math.floor(math.log10(step)))
+    decimals = max(0, 6 - math.floor(math.log10(step)))
     ticks, time = [], -(-view.begin_ns // step) * step
     while time < view.end_ns:
         column = (time - view.begin_ns) * width // view.span_ns
