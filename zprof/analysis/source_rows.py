@@ -1,4 +1,4 @@
-"""Find the rows of the analysis that a number of the report was measured from, the most relevant first."""
+"""Find the analysis rows behind a number in the report, most relevant first."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -15,17 +15,17 @@ from zprof.model.quantities import EVERY, Path
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_TERMS, LateReason, LinkFit, MessageSizes, UnitTime
 
-#: The indices of a leaf, ``EVERY`` for all entries.
+#: A leaf's indices, ``EVERY`` for all entries.
 Indices = tuple[int, ...]
-#: Returns the source rows of a number, for an analysis and the indices of its leaf: at most a few dozen, the
-#: most relevant first.
+#: Returns a number's source rows, given an analysis and its leaf's indices: at most a few dozen, most
+#: relevant first.
 Rows = Callable[[RunAnalysis, Indices], Columns]
 _MAX_ROWS = 20
 Entry = TypeVar("Entry")
 
 
 def find_source_rows(leaf: Path, analysis: RunAnalysis) -> Columns | None:
-    """Return the rows that a leaf was measured from, the most relevant first; None if there are none."""
+    """Return the rows behind a leaf, most relevant first; None if there are none."""
     rows = _ROWS.get(leaf.pattern)
     return rows(analysis, leaf.indices) if rows else None
 
@@ -37,7 +37,7 @@ def _find_entry(entries: Sequence[Entry], indices: Indices) -> Entry | None:
 
 
 def _pick_top_rows(rows: Columns, names: Sequence[str], by: str) -> Columns:
-    """Return the `_MAX_ROWS` rows with the largest values of ``by``, limited to the columns that exist."""
+    """Return the `_MAX_ROWS` rows with the largest values of ``by``, with only those columns that exist."""
     if by in rows:
         rows = rows.at(np.argsort(-rows.floats(by), kind="stable")[:_MAX_ROWS])
     return rows.pick(name for name in names if name in rows).at(slice(_MAX_ROWS))
@@ -53,13 +53,13 @@ _HOST_COLUMNS = (
 
 
 def _select_rank(rows: Columns, analysis: RunAnalysis, at: Indices) -> Columns:
-    """Return the rows of the rank at this index of the report; all rows for ``[*]``."""
+    """Return the rows of the rank at this index in the report; all rows for ``[*]``."""
     entry = _find_entry(analysis.time.per_rank, at)
     return rows if not len(rows) or entry is None else rows.at(rows.ints("rank") == entry.rank)
 
 
 def _make_step_rows(term: str) -> Rows:
-    """Select the steps with the largest values of a term."""
+    """Select the steps with the largest values of a ledger term."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> Columns:
         names = tuple(dict.fromkeys(("step", "rank", term, "wall_ns", *LEDGER_TERMS)))
@@ -91,7 +91,7 @@ _STEP_COLLECTIVE_COLUMNS = ["kind", "unit", "bytes", "last_rank"]
 
 
 def _select_step(analysis: RunAnalysis, at: Indices) -> Columns:
-    """Return the row of this step in the table of steps."""
+    """Return this step's row in the step table."""
     rows, entry = analysis.steps, _find_entry(analysis.time.steps, at)
     if entry is None:
         return rows.at(slice(_MAX_ROWS))
@@ -157,7 +157,7 @@ _WAIT_COLUMNS = (
 
 
 def _select_late_rows(analysis: RunAnalysis, at: Indices) -> Columns:
-    """Return the matched collectives of this rank and step, the largest lateness first."""
+    """Return this rank's matched collectives in this step, largest lateness first."""
     rows, entry = analysis.collectives, _find_entry(analysis.time.lateness, at)
     if entry is not None:
         rows = rows.at((rows.ints("rank") == entry.rank) & (rows.ints("step") == entry.step))
@@ -243,7 +243,7 @@ def _make_message_rows(columns: Sequence[str], by: str) -> Rows:
 
 
 def _select_fit_rows(analysis: RunAnalysis, at: Indices) -> Columns:
-    """Return the data points of ``time.fits[i]``: number and median time of messages by size."""
+    """Return the data points of ``time.fits[i]``: number and median time of the messages of each size."""
     table, entry = analysis.collectives, _find_entry(analysis.time.fits, at)
     if entry is None:
         return Columns({})
@@ -265,12 +265,12 @@ def _select_fit_rows(analysis: RunAnalysis, at: Indices) -> Columns:
 
 
 def _is_same_group(table: Columns, entry: UnitTime | MessageSizes | LinkFit) -> Mask:
-    """Mark the collectives of the entry's kind and group."""
+    """Mark the collectives with the entry's kind and group."""
     return table.texts("kind").equals(entry.kind) & table.texts("group").equals(entry.group)
 
 
 def _select_volume_rows(analysis: RunAnalysis, at: Indices) -> Columns:
-    """Return counts and bytes per step of the kinds and groups with the most bytes."""
+    """Return count and bytes per step of the kinds and groups with the most bytes."""
     entries = sorted(analysis.time.collectives, key=lambda entry: -entry.bytes)[:_MAX_MESSAGES]
     rows = [
         {
@@ -283,7 +283,7 @@ def _select_volume_rows(analysis: RunAnalysis, at: Indices) -> Columns:
 
 
 def _select_clock_rows(analysis: RunAnalysis, at: Indices) -> Columns:
-    """Return each rank's offset to the common clock, the most uncertain first."""
+    """Return each rank's offset to the common clock, most uncertain first."""
     alignment = analysis.time.alignment
     if alignment is None:
         return Columns({})
@@ -300,7 +300,7 @@ def _select_clock_rows(analysis: RunAnalysis, at: Indices) -> Columns:
 
 
 def _select_matching_rows(analysis: RunAnalysis, at: Indices) -> Columns:
-    """Return the number of collectives that each matching method matched across ranks."""
+    """Return the number of collectives matched across ranks by each matching method."""
     alignment = analysis.time.alignment
     rungs = alignment.rungs if alignment is not None else {}
     rows = [{"matched by": rung, "collectives": count} for rung, count in rungs.items()]
@@ -326,7 +326,7 @@ def _pick_messages(rows: Columns, columns: Sequence[str], by: str) -> Columns:
 _SPLIT = ("exposed_wait_ns", "exposed_transfer_ns")
 _WAIT = ("lateness_ns", "last_rank", "late_reason")
 _SIZES = _make_message_rows(("bytes", "duration_ns", *_SPLIT), "exposed_ns")
-#: Columns of the rows of a collective, and the column whose largest values come first.
+#: Columns of a collective's rows, and the column by which they are sorted, largest first.
 _COLLECTIVES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "count": (("bytes", "duration_ns"), "duration_ns"),
     "bytes": (("bytes", "dtype", "duration_ns"), "bytes"),
@@ -383,7 +383,7 @@ _COMMUNICATION_ROWS: Mapping[str, Rows] = {
 
 
 def _make_kind_rows(tenant: str = "") -> Rows:
-    """Select the parts of a rank's peak by kind, of all tenants or of one."""
+    """Select the parts of a rank's peak by kind, for all tenants or one."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> Columns:
         rank = _find_entry(analysis.memory.per_rank, at)
@@ -397,7 +397,7 @@ def _make_kind_rows(tenant: str = "") -> Rows:
 
 
 def _make_allocation_rows(tenant: str) -> Rows:
-    """Select the rank's largest allocations at its peak, of all tenants or of one."""
+    """Select the rank's largest allocations at its peak, for all tenants or one."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> Columns:
         memory = analysis.memory
@@ -427,7 +427,7 @@ def _select_phase_rows(analysis: RunAnalysis, at: Indices) -> Columns:
 
 
 def _select_module_rows(analysis: RunAnalysis, at: Indices) -> Columns:
-    """Return the rank's modules, those with the most live bytes at its peak first."""
+    """Return the rank's modules, most live bytes at its peak first."""
     modules = sorted(
         _select_rank_entries(analysis.memory.modules, at), key=lambda entry: -entry.at_rank_peak_bytes
     )
@@ -437,7 +437,7 @@ def _select_module_rows(analysis: RunAnalysis, at: Indices) -> Columns:
 
 
 def _select_formula_rows(analysis: RunAnalysis, at: Indices) -> Columns:
-    """Return the same model state on all ranks, the most unexplained bytes first."""
+    """Return this model state's row on every rank, largest unexplained bytes first."""
     formulas = analysis.memory.formulas
     state = _find_entry(formulas, at)
     checks = [entry for entry in formulas if state is not None and entry.tenant == state.tenant]

@@ -1,7 +1,7 @@
-"""Make the tables of a measured run: its steps, its single collectives, and its memory.
+"""Make the tables of a measured run: steps, single collectives, and memory.
 
-The rows are those that the report's leaves are sums of: nothing is measured here. Times are integer
-nanoseconds, sizes integer bytes; what is unknown is missing, never 0.
+The report's leaves are sums of these rows; nothing is measured here. Times are integer nanoseconds, sizes
+integer bytes; unknown values are missing, never 0.
 """
 
 import numpy as np
@@ -35,8 +35,8 @@ MEMORY_TIMELINE_COLUMNS = ("rank", "device", "time_ns", *(f"{name}_bytes" for na
 def make_step_table(analysis: RunAnalysis) -> Columns:
     """Return one row per rank and step; columns are ``STEP_TABLE_COLUMNS``.
 
-    wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained. The mean of a
-    term over the rows of a rank is the report's term of that rank, which is rounded to a nanosecond.
+    wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained. A term's mean over
+    a rank's rows is the rank's term in the report, which is rounded to nanoseconds.
     """
     rows = analysis.steps
     return rows.with_columns(
@@ -47,12 +47,12 @@ def make_step_table(analysis: RunAnalysis) -> Columns:
 def make_collective_table(analysis: RunAnalysis, rows: Columns | None = None) -> Columns:
     """Return one row per rank, step and collective; columns are ``COLLECTIVE_TABLE_COLUMNS``.
 
-    ``start_ns`` is on the common clock of all ranks, ``start_in_step_ns`` counts from the start of the
-    rank's step. ``bytes`` is the size of the full tensor.
+    ``start_ns`` is on the common clock, ``start_in_step_ns`` counts from the start of the rank's step.
+    ``bytes`` is the size of the full tensor.
 
     Args:
         analysis: The measured run.
-        rows: A part of its ``collectives``; default: all.
+        rows: A subset of its ``collectives``; default: all.
     """
     rows = analysis.collectives if rows is None else rows
     start, size, kind = rows.ints("start_ns"), rows.ints("bytes"), rows.texts("kind")
@@ -77,14 +77,14 @@ def make_collective_table(analysis: RunAnalysis, rows: Columns | None = None) ->
 
 
 def select_rows(analysis: RunAnalysis, entry: CollectiveTime) -> Columns:
-    """Return all rows of ``analysis.collectives`` of a kind, group and element type."""
+    """Return all rows of ``analysis.collectives`` with this kind, group and element type."""
     rows = analysis.collectives
     same = (rows.texts(name).equals(getattr(entry, name)) for name in ("kind", "group", "dtype"))
     return rows.at(np.logical_and.reduce(list(same)))
 
 
 def pick_most_exposed(rows: Columns, max_rows: int) -> Columns:
-    """Return the rows of ``analysis.collectives`` with the most exposed time, ties by duration."""
+    """Return the rows of ``analysis.collectives`` with the most exposed time; ties are sorted by duration."""
     exposed = rows.ints("exposed_wait_ns") + rows.ints("exposed_transfer_ns")
     duration = rows.ints("end_ns") - rows.ints("start_ns")
     return rows.at(np.lexsort((-duration, -exposed))[:max_rows])
@@ -93,8 +93,8 @@ def pick_most_exposed(rows: Columns, max_rows: int) -> Columns:
 def make_memory_table(memory: Memory) -> Columns:
     """Return one row per rank and tenant, at the rank's peak; columns are ``MEMORY_TABLE_COLUMNS``.
 
-    The bytes of a rank, with those of the tenant ``untagged``, add up to the report's peak; a tenant of a
-    snapshot to which nothing was attributed is missing. ``step`` and ``phase`` are those of the peak.
+    A rank's bytes, including tenant ``untagged``, add up to the report's peak; a snapshot's tenants without
+    attributed bytes are missing. ``step`` and ``phase`` are those at the peak.
     """
     rows = [
         (rank.rank, rank.device, rank.peak_step, rank.peak_phase, name, size)
@@ -119,10 +119,10 @@ def make_memory_table(memory: Memory) -> Columns:
 
 
 def make_memory_group_table(memory: Memory) -> Columns:
-    """Return one row per owner and place of allocation; columns are ``MEMORY_GROUP_COLUMNS``.
+    """Return one row per owner and allocation site; columns are ``MEMORY_GROUP_COLUMNS``.
 
-    The rows of a rank of a snapshot add up to its peak; those with ``groups`` > 1 are the smallest, merged
-    per tenant. Of a recording they are its largest single allocations.
+    A snapshot rank's rows add up to its peak; rows with ``groups`` > 1 are the smallest groups, merged per
+    tenant. For a recording, the rows are the largest single allocations.
     """
     rows = [
         {
@@ -140,9 +140,9 @@ def make_memory_group_table(memory: Memory) -> Columns:
 def make_memory_timeline_table(memory: Memory) -> Columns:
     """Return one row per rank and instant, one column per tenant; columns are ``MEMORY_TIMELINE_COLUMNS``.
 
-    ``time_ns`` counts from the start of the rank's window. A row holds until the next one; of many changes,
-    the highest of each interval is kept. Of a job with many ranks, only the ranks with the largest peaks and
-    the smallest one are there.
+    ``time_ns`` counts from the start of the rank's window. A row is valid until the next one; of many
+    changes, each interval's highest is kept. In a job with many ranks, only the ranks with the largest peaks
+    and the smallest peak are included.
     """
     parts = [
         Columns(
@@ -159,7 +159,7 @@ def make_memory_timeline_table(memory: Memory) -> Columns:
 
 
 def _find_step_starts(analysis: RunAnalysis, rows: Columns) -> OptionalInts:
-    """Return the start of the step of each row, on the common clock; unknown without a timed step."""
+    """Return the start of each row's step, on the common clock; unknown without a timed step."""
     windows = [(track.rank, track.steps) for track in analysis.tracks]
     none = np.empty(0, dtype=np.int64)
     starts = np.concatenate([none, *(steps.begin_ns for _, steps in windows)])
@@ -178,7 +178,7 @@ def _mark_upper_bounds(analysis: RunAnalysis, rows: Columns) -> Mask:
 
 
 def _find_passes(analysis: RunAnalysis, rows: Columns) -> tuple[Texts, OptionalInts]:
-    """Return phase and micro-batch of rows of the collectives; unknown for a row of no pass."""
+    """Return phase and micro-batch of collective rows; unknown for rows that belong to no pass."""
     passes = analysis.passes
     if not len(passes):
         return Texts.of([None] * len(rows)), OptionalInts.of([None] * len(rows))

@@ -1,11 +1,10 @@
-"""Compute live bytes of a rank over time and its peak, and reconcile the peak with the allocator's counters.
+"""Compute a rank's live bytes over time and their peak, and reconcile the peak with the allocator's counters.
 
-A block is live in [begin, end): at the time of an event, blocks that end then are not counted, and blocks
-that start then are.
+A block is live in [begin, end): at its end time it is no longer counted, at its start time it is.
 
 The peak counter only grows, unless the program resets it (``reset_peak_memory_stats``), which makes it
-useless for the window. If it grew between the last sample before the window and the last one within it, the
-process reached its peak in the window, and the counter is exact.
+useless for the window. If it grew between the last sample before the window and the last sample in the
+window, the process reached its peak in the window, and the counter is exact.
 """
 
 from collections.abc import Collection, Mapping
@@ -60,9 +59,9 @@ class TenantPeak(Struct, frozen=True, kw_only=True):
 
 
 class RankLives(Struct, frozen=True, kw_only=True):
-    """All blocks of one rank and device with their owners over time.
+    """All blocks of one rank and device, with their owners over time.
 
-    ``live_bytes``: live bytes from each of ``times_ns`` until the next.
+    ``live_bytes[i]``: live bytes from ``times_ns[i]`` until the next time.
     """
 
     blocks: Blocks
@@ -89,14 +88,14 @@ class RankLives(Struct, frozen=True, kw_only=True):
         )
 
     def sum_tenants_at(self, time_ns: int) -> tuple[Mapping[Tenant, int], int]:
-        """Return the bytes of each tenant at an instant, and the untagged bytes."""
+        """Return the bytes by tenant at a moment, and the untagged bytes."""
         bytes_by_code = sum_by_tenant(self.segments, time_ns)
         return {tenant: int(bytes_by_code[code]) for tenant, code in TENANT_CODES.items()}, int(
             bytes_by_code[UNTAGGED]
         )
 
     def find_tenant_peak(self, tenant: int, without_sub: str = "") -> int:
-        """Return the maximum of one tenant's live bytes within the window, without one kind of them."""
+        """Return the maximum of one tenant's live bytes within the window, excluding one kind."""
         segments, window = self.segments, self.timeline
         rows = segments.tenant == tenant
         if without_sub:
@@ -107,14 +106,15 @@ class RankLives(Struct, frozen=True, kw_only=True):
         return find_peak(times_ns, live_bytes, window.begin_ns, window.end_ns)[1]
 
     def find_tenant_peaks(self) -> Mapping[str, int]:
-        """Return the bytes of each tenant, and of what is untagged, at its own maximum within the window."""
+        """Return each tenant's bytes, and the untagged bytes, at their own maximum within the window."""
         codes = {**{tenant.value: code for tenant, code in TENANT_CODES.items()}, UNTAGGED_NAME: UNTAGGED}
         return {name: self.find_tenant_peak(code) for name, code in codes.items()}
 
     def states(self) -> Mapping[Tenant, int] | None:
-        """Return parameters and optimizer state at the last step's end, gradients at its optimizer's start.
+        """Return parameters and optimizer state at the end of the last step, gradients at its optimizer's
+        start.
 
-        A program may free its gradients before the step ends; when the optimizer starts, they are complete.
+        A program may free its gradients before the step ends; they are complete when the optimizer starts.
         Module buffers are not model state and are left out. None if no step ended.
         """
         return {
@@ -135,23 +135,25 @@ class RankLives(Struct, frozen=True, kw_only=True):
         }
 
     def find_state_rows(self, tenant: Tenant, time_ns: int, *, buffers: bool = False) -> Int:
-        """Return a tenant's live segments at an instant, either without module buffers or only buffers."""
+        """Return a tenant's live segments at a moment, either without module buffers or only module
+        buffers.
+        """
         rows = find_live_segments(self.segments, time_ns)
         buffer = self.segments.sub[rows] == BUFFER_SUB
         return rows[(self.segments.tenant[rows] == TENANT_CODES[tenant]) & (buffer == buffers)]
 
 
 def list_devices(alloc: Columns) -> list[str]:
-    """List the devices with allocations: accelerators first, by total bytes, largest first."""
+    """List the devices with allocations: accelerators first, then by total bytes, largest first."""
     totals = sum_by_device(alloc, "bytes")
     return sorted(totals, key=lambda device: (device == "cpu", -totals[device], device))
 
 
 def read_rank_lives(alloc: Columns, role: Columns, timeline: Timeline, device: str) -> RankLives:
-    """Join and resolve the tables of one rank for one device."""
+    """Read one rank's blocks on one device, with their tenants."""
     storages = read_lives(alloc, "storage", device)
     allocations = read_lives(alloc, "profiler", device)
-    # Join the allocator's blocks with the storages, then assign a tenant to each block at each instant.
+    # Join the allocator's blocks with the storages, then assign each block a tenant over time.
     claims = read_claims(role)
     blocks = join_storages(storages, allocations, timeline.begin_ns)
     claimed = blocks.owner[np.isin(storages.generation, claims.generation)]
@@ -169,7 +171,7 @@ def read_rank_lives(alloc: Columns, role: Columns, timeline: Timeline, device: s
 
 
 def compute_live_curve(begin_ns: Int, end_ns: Int, size_bytes: Int) -> tuple[Int, Int]:
-    """Return the times of events, and the live bytes from each until the next."""
+    """Return the event times, and the live bytes from each time until the next."""
     freed = end_ns != FOREVER
     time_ns = np.concatenate([begin_ns, end_ns[freed]])
     change = np.concatenate([size_bytes, -size_bytes[freed]])
@@ -181,7 +183,7 @@ def compute_live_curve(begin_ns: Int, end_ns: Int, size_bytes: Int) -> tuple[Int
 
 
 def find_peak(times: Int, live: Int, begin_ns: int, end_ns: int) -> tuple[int, int]:
-    """Return (time, bytes) of the first maximum within a window, including the bytes live at its start."""
+    """Return (time, bytes) of the first maximum in a window, including the bytes live at its start."""
     first = int(np.searchsorted(times, begin_ns, side="right"))
     last = int(np.searchsorted(times, end_ns, side="right"))
     best_ns, best = begin_ns, int(live[first - 1]) if first else 0
@@ -193,7 +195,7 @@ def find_peak(times: Int, live: Int, begin_ns: int, end_ns: int) -> tuple[int, i
 
 
 def sum_by_tenant(segments: Segments, time_ns: int) -> Int:
-    """Return the bytes by tenant code at an instant; the last entry is untagged."""
+    """Return the bytes by tenant code at a moment; the last entry is untagged."""
     is_live = (segments.begin_ns <= time_ns) & (segments.end_ns > time_ns)
     bytes_by_code = np.zeros(UNTAGGED + 1, dtype=np.int64)
     np.add.at(bytes_by_code, segments.tenant[is_live], segments.bytes[is_live])
@@ -201,12 +203,12 @@ def sum_by_tenant(segments: Segments, time_ns: int) -> Int:
 
 
 def find_live_segments(segments: Segments, time_ns: int) -> Int:
-    """Return the rows of the segments that are live at an instant."""
+    """Return the rows of the segments that are live at a moment."""
     return np.flatnonzero((segments.begin_ns <= time_ns) & (segments.end_ns > time_ns)).astype(np.int64)
 
 
 class CounterPeak(Struct, frozen=True, kw_only=True):
-    """The allocator's peak counter; ``in_window``: the peak was reached in the memory window."""
+    """The allocator's peak counter; ``in_window``: the peak was reached within the memory window."""
 
     bytes: int
     in_window: bool
@@ -235,7 +237,7 @@ def read_counters(rank: int, samples: Columns, steps: Collection[int]) -> tuple[
 
 
 def read_counter_peak(samples: Columns, device: str, window: Timeline) -> CounterPeak | None:
-    """Return the allocator's own peak at the window's end; None if no sample has it or it was reset."""
+    """Return the allocator's own peak at the window's end; None if it was not sampled or was reset."""
     samples = samples.at(samples.texts("device").equals(device) & samples.known("peak_allocated_bytes"))
     samples = samples.sort_by("time_ns")
     time_ns, peaks = samples.ints("time_ns"), samples.ints("peak_allocated_bytes")
@@ -258,10 +260,9 @@ def _max_sample(rows: Columns, name: str) -> int | None:
 
 
 def _count_growth(rows: Columns, name: str) -> int | None:
-    """Return the last value minus the first.
+    """Return the last value minus the first value.
 
-    None if the counter was reset in between, or if a single sample is not 0, because it may have been counted
-    before the recording.
+    None if the counter was reset in between, or if the only sample is not 0: it may predate the recording.
     """
     known = rows.ints(name)[rows.known(name)]
     if not len(known) or _is_reset(known) or (len(known) == 1 and int(known[0]) != 0):
@@ -270,7 +271,7 @@ def _count_growth(rows: Columns, name: str) -> int | None:
 
 
 class PeakReconciliation(Struct, frozen=True, kw_only=True):
-    """Bounds and gaps of a peak; ``unseen_bytes``: counted by the allocator but seen by no hook."""
+    """Bounds and gaps of a peak; ``unseen_bytes``: bytes counted by the allocator but seen by no hook."""
 
     method: str
     upper_bound: bool

@@ -1,18 +1,18 @@
-"""Join the allocator's blocks with the storages seen by hooks, and resolve the tenant of each over time.
+"""Join the allocator's blocks with the storages seen by hooks, and resolve each block's tenant over time.
 
 Tenants are resolved after the run; a live counter would mislabel the peak, because a gradient is only
 recognized when its hook fires, long after its bytes were allocated. A backdated claim is active from the
-allocation of the block, any other from when it was made. Blocks with lifetime claims only (the common case)
+block's allocation, any other claim from when it was made. Blocks with only lifetime claims (the common case)
 are resolved vectorized.
 
 The active claim with the highest precedence wins.
 
 A storage recorded at t belongs to the block [t0, t1) at its address with t0 <= t + 2 us and t <= t1 + 200 us:
-it is recorded after the operator returns, with a different clock reading from the allocator's.
+it is recorded after the operator returns, and with a different clock reading than the allocator's.
 
-On a CPU the free of a block may leave no event (it ran on a thread unknown to the profiler). Such a block
-ends when its storage is released or its address is reused, whichever is first; otherwise it stays live, as an
-upper bound.
+On a CPU, a free may leave no event (if it ran on a thread unknown to the profiler). Such a block ends when
+its storage is released or its address is reused, whichever is first; otherwise it stays live, as an upper
+bound.
 """
 
 import heapq
@@ -35,7 +35,7 @@ _TEMPORARY_SUBS = {Phase.BACKWARD.value: "act_grad", Phase.OPTIMIZER.value: "opt
 
 
 class AddressIndex:
-    """Allocations by (address, begin); both are replaced by their rank, so that one int64 key sorts them."""
+    """Allocations by (address, begin); both are replaced by their sort rank, so one int64 key sorts them."""
 
     def __init__(self, address: Int, begin_ns: Int) -> None:
         self._addresses: Int = np.unique(address)
@@ -74,8 +74,8 @@ class AddressIndex:
 class Blocks(Struct, frozen=True, kw_only=True):
     """All memory blocks known to have been live in the window, each counted once.
 
-    ``tenant`` and ``sub`` apply to unclaimed blocks. ``tracked``: returned by an operator of the window.
-    ``open``: the end is unknown. ``owner`` is the block of each storage row.
+    ``tenant`` and ``sub`` apply to unclaimed blocks. ``tracked``: returned by an operator in the window.
+    ``open``: the end is unknown. ``owner``: each storage row's block.
     """
 
     address: Int
@@ -117,7 +117,7 @@ def join_storages(storages: Lives, allocations: Lives, window_begin_ns: int) -> 
     total = len(allocations) + len(lone_begins)
     tracked = np.zeros(total, dtype=bool)
     tracked[owner[storages.known & ~storages.before_window]] = True
-    # The storage row of each block: the first made by an operator, else the first, else -1.
+    # Each block's storage row: the first one made by an operator, else the first one, else -1.
     representative = np.full(total, -1, dtype=np.int64)
     for rows in (np.flatnonzero(~storages.known)[::-1], np.flatnonzero(storages.known)[::-1]):
         representative[owner[rows]] = rows
@@ -143,9 +143,9 @@ def join_storages(storages: Lives, allocations: Lives, window_begin_ns: int) -> 
 
 
 def _find_owners(storages: Lives, allocations: Lives, index: AddressIndex) -> Int:
-    """Return the row of the allocation behind each storage; -1 if there is none.
+    """Return the allocation row behind each storage; -1 if there is none.
 
-    The allocation that was live when the storage was recorded takes precedence over one that started shortly
+    An allocation that was live when the storage was recorded takes precedence over one that started shortly
     after or ended shortly before.
     """
     live = index.find_last_until(storages.address, storages.begin_ns)
@@ -156,14 +156,16 @@ def _find_owners(storages: Lives, allocations: Lives, index: AddressIndex) -> In
 
 
 def _is_recorded_in_lifetime(storages: Lives, allocations: Lives, row: Int, late_ns: int) -> Bool:
-    """Mark storages recorded before the end of their candidate, or at most ``late_ns`` after it."""
+    """Mark storages recorded before the end of their candidate allocation, or at most ``late_ns`` after
+    it.
+    """
     end = _take_rows(allocations.end_ns, row)
     limit = np.where(end == FOREVER, FOREVER, end + late_ns)
     return (row >= 0) & (storages.begin_ns <= limit)
 
 
 def _find_ends(allocations: Lives, storages: Lives, owner: Int, index: AddressIndex) -> tuple[Int, Bool]:
-    """Return the end of each allocation, and a mask of the unknown ends."""
+    """Return each allocation's end, and a mask of the unknown ends."""
     joined = owner >= 0
     death = np.full(len(allocations), -1, dtype=np.int64)
     np.maximum.at(death, owner[joined], storages.end_ns[joined])
@@ -178,10 +180,10 @@ def _find_ends(allocations: Lives, storages: Lives, owner: Int, index: AddressIn
 def _make_storage_blocks(
     storages: Lives, owner: Int, index: AddressIndex, window_begin_ns: int, offset: int
 ) -> _StorageBlocks:
-    """Return blocks for the storages without an allocation, and fill in their ``owner``.
+    """Return blocks for storages without an allocation, and fill in their ``owner``.
 
-    A storage not made by an operator of the window existed before it. Two such storages at the same address
-    and time are two storage objects of one block.
+    A storage not made by an operator in the window is older than the window. Two such storages at the same
+    address and time are two storage objects of one block.
     """
     lone = _StorageBlocks([], [], [], [])
     latest: dict[int, int] = {}
@@ -210,7 +212,7 @@ def _make_storage_blocks(
 def _label_unclaimed(
     tracked: Bool, storage: Int, storages: Lives, allocations: Lives
 ) -> tuple[Int, npt.NDArray[np.object_]]:
-    """Return tenant and sub of unclaimed blocks, from the operator that allocated them."""
+    """Return tenant and sub of unclaimed blocks, from the allocating operator."""
     total, count = len(tracked), len(allocations)
     tenant = np.full(total, UNTAGGED, dtype=np.int64)
     sub = np.full(total, "", dtype=object)
@@ -247,7 +249,7 @@ class Segments(Struct, frozen=True, kw_only=True):
 
 
 class _ClaimInterval(Struct, frozen=True):
-    """A claim of one tenant on one block over [begin, end)."""
+    """One tenant's claim on one block over [begin, end)."""
 
     begin_ns: int
     end_ns: int
@@ -256,7 +258,7 @@ class _ClaimInterval(Struct, frozen=True):
 
 
 def resolve_tenants(blocks: Blocks, claims: Claims, generation: Int) -> Segments:
-    """Cut every block's lifetime into segments; ``generation``: the generation of each storage row."""
+    """Cut every block's lifetime into segments; ``generation``: each storage row's generation."""
     single, single_tenant, single_sub, others = split_single_owner_blocks(blocks, claims, generation)
     intervals_by_block = _make_claim_intervals(blocks, others, generation)
     rows = [
@@ -284,7 +286,7 @@ def resolve_tenants(blocks: Blocks, claims: Claims, generation: Int) -> Segments
 
 
 def _make_claim_intervals(blocks: Blocks, claims: Claims, generation: Int) -> dict[int, list[_ClaimInterval]]:
-    """Return claims, sorted by time, as intervals per block; withdrawing a claim ends its interval.
+    """Convert claims, sorted by time, to intervals per block; withdrawing a claim ends its interval.
 
     A storage withdraws only its own claims; another storage of the same block keeps its claim.
     """
@@ -324,7 +326,7 @@ def _split_lifetime(
             *(interval.end_ns for interval in intervals),
         }
     )
-    # Heap of active claims by precedence; ties go to the earliest, which supplies the sub.
+    # Heap of active claims by precedence; ties go to the earliest claim, which supplies the sub.
     upcoming = deque(sorted(enumerate(intervals), key=lambda claim: claim[1].begin_ns))
     active: list[tuple[int, int]] = []
     spans: list[tuple[int, int, int, str]] = []
@@ -342,10 +344,10 @@ def _split_lifetime(
 
 
 def label_retained_activations(blocks: Blocks, claimed: Int, phases: list[tuple[int, str]]) -> Blocks:
-    """Label tracked blocks kept for the backward that autograd did not save.
+    """Label tracked blocks that are kept for the backward pass but were not saved by autograd.
 
-    Allocated in the forward, unclaimed, and live when the backward starts: an activation kept by a custom
-    autograd function (``retained``). Allocated in a recompute and live when it ends: ``recomputed``.
+    Allocated in the forward pass, unclaimed, and live when the backward pass starts: an activation kept by a
+    custom autograd function (``retained``). Allocated in a recompute and live when it ends: ``recomputed``.
     ``claimed`` lists the claimed blocks.
     """
     tenant, sub = blocks.tenant.copy(), blocks.sub.copy()
@@ -369,7 +371,7 @@ def label_retained_activations(blocks: Blocks, claimed: Int, phases: list[tuple[
 
 
 def tenant_name(code: int) -> str:
-    """Return the name of a tenant code; ``untagged`` if the bytes are unclaimed."""
+    """Return a tenant code's name; ``untagged`` if the bytes are unclaimed."""
     return "untagged" if code == UNTAGGED else list(TENANT_CODES)[code].value
 
 
@@ -379,11 +381,11 @@ _Item = TypeVar("_Item", bound=np.generic)
 def split_single_owner_blocks(
     blocks: Blocks, claims: Claims, generation: Int
 ) -> tuple[Int, Int, npt.NDArray[np.object_], Claims]:
-    """Return blocks with a single owner, their tenants and subs, and the claims on all others, by time.
+    """Return blocks with a single owner, their tenants and subs, and the claims on all other blocks, by time.
 
-    ``generation``: the generation of each storage row.
+    ``generation``: each storage row's generation.
     """
-    # releases first at equal times, then by ``sub``: independent of the order of the rows
+    # releases first at equal times, then by ``sub``: independent of row order
     order = np.lexsort((claims.sub.astype(str), claims.gained, claims.time_ns))
     claims = _take_claims(claims, order.astype(np.int64))
     block = _find_claimed_blocks(claims.generation, generation, blocks.owner)
@@ -416,7 +418,7 @@ def _take_claims(claims: Claims, rows: Int | Bool) -> Claims:
 
 
 def _find_claimed_blocks(claimed: Int, generation: Int, owner: Int) -> Int:
-    """Return the block that each claim is on; -1 if no storage of that generation is known."""
+    """Return the block of each claim; -1 if no storage of that generation is known."""
     order = np.argsort(generation, kind="stable")
     row = np.searchsorted(generation[order], claimed, side="right") - 1
     storage = _take_rows(order, row)

@@ -1,12 +1,13 @@
 """Analyse the memory of one rank from an imported snapshot: an allocator history without hooks.
 
-Live bytes are the requested bytes, because a snapshot lacks the block sizes of freed blocks. Tenants come
-from the tags of the program, else from rules on stacks, lifetimes and sizes (``attribution``). The history is
-brought into the form of a recording, so that one model analyses both.
+Live bytes are requested bytes, because a snapshot lacks the block sizes of freed blocks. Tenants come from
+the program's tags, else from rules on stacks, lifetimes and sizes (``attribution``). The history is converted
+to the form of a recording, so both share one analysis.
 
-Before torch raises an out-of-memory error it has returned all entirely free segments of the common pool to
-the driver and tried again, so that what is free then is in segments in use: a request fails although enough
-is free if no piece of it is large enough. A private pool (a CUDA graph's) gives to its own requests only.
+Before torch raises an out-of-memory error, it returns all entirely free segments of the common pool to the
+driver and retries. The remaining free bytes are therefore in segments in use, and a request fails despite
+enough free bytes if no free piece is large enough. A private pool (a CUDA graph's) serves only its own
+requests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -74,9 +75,10 @@ from zprof.run.reader import Run
 from zprof.run.schema import TABLES
 from zprof.run.table_reader import make_empty_table
 
-#: Smaller shares of the peak without an owner round to 0.0 %: nothing worth a remedy is missing.
+#: Smaller shares of the peak without an owner round to 0.0 % and need no remedy.
 _MIN_UNOWNED_RATIO = 0.0005
-#: A program that catches the error and tries smaller batches can fail often: the last ones are described.
+#: Maximum number of described failures, the last ones: a program that retries with smaller batches can fail
+#: often.
 _MAX_FAILURES = 8
 _FREE, _REQUEST, _DRIVER, _STACK, _POOL = (
     "oom",
@@ -86,17 +88,17 @@ _FREE, _REQUEST, _DRIVER, _STACK, _POOL = (
     "oom_pool",
 )
 _MAX_GROUPS = 3
-#: A low counts as one between two peaks if the memory fell to it by at least this share of the rise after it.
+#: A low separates two peaks if the memory fell to it by at least this share of the rise after it.
 _MIN_PEAK_RATIO = 0.25
-#: Minimum depth of such a low below the peak, relative to the peak: a step's own ups and downs are smaller.
+#: Minimum depth of such a low below the peak, relative to the peak: variation within a step is smaller.
 _MIN_DEPTH_RATIO = 0.1
-#: Of lows that differ by less than this share of the rise, the last one is the start.
+#: Of lows that differ by less than this share of the rise, the last one is the start of the growth.
 _TOLERANCE_RATIO = 0.05
 _PHASES = {FORWARD: Phase.FORWARD, BACKWARD: Phase.BACKWARD, OPTIMIZER: Phase.OPTIMIZER}
 
 
 class SnapshotDevice(Struct, frozen=True, kw_only=True):
-    """One device of a snapshot; ``rows`` are the blocks that are live at the peak."""
+    """One device of a snapshot; ``rows``: the blocks live at the peak."""
 
     rank: int
     history: History
@@ -122,7 +124,7 @@ class _Failure(Struct, frozen=True, kw_only=True):
 
 
 def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
-    """Return the leaves of one rank: its fullest device.
+    """Return one rank's leaves, for its fullest device.
 
     Raises:
         BadInput: a table is damaged.
@@ -233,7 +235,7 @@ def _make_rank_memory(device: SnapshotDevice, at_peak: DeviceMemory) -> RankMemo
 
 
 def _describe_method(device: SnapshotDevice) -> str:
-    """Describe the shares of the peak that are assigned by tags, by rules and by sizes."""
+    """Describe the shares of the peak assigned by tags, rules and sizes."""
     sizes, names = device.history.blocks.requested_bytes, device.names
     basis = names.sum_basis_bytes(device.rows, sizes)
     bytes_by_confidence = names.sum_confidence_bytes(device.rows, sizes)
@@ -249,7 +251,7 @@ def _describe_method(device: SnapshotDevice) -> str:
 
 
 def _list_parts(device: SnapshotDevice) -> tuple[MemoryPart, ...]:
-    """Return the peak by tenant, kind and reason, largest first; the smallest parts of each are merged."""
+    """Return the peak by tenant, kind and reason, largest first; each tenant's smallest parts are merged."""
     names, sizes = device.names, device.history.blocks.requested_bytes
     counts = np.bincount(names.number[device.rows], minlength=len(names.attributions))
     parts: dict[MemoryPart, tuple[int, int]] = {}
@@ -307,13 +309,13 @@ def list_snapshot_gaps(device: SnapshotDevice) -> list[Gap]:
 def find_out_of_memory(
     rank: int, history: History, names: BlockTenants, stacks: StackIndex, mark: Columns
 ) -> tuple[OutOfMemory, ...]:
-    """Return the last failed allocations of a device, oldest first."""
+    """Return a device's last failed allocations, oldest first."""
     failures = list(_list_failures(mark, history.device))[-_MAX_FAILURES:]
     return tuple(_describe(rank, history, names, stacks, failure) for failure in failures)
 
 
 def find_failure_times(mark: Columns) -> dict[str, int]:
-    """Return the devices of failed allocations, and the time of the first one on each."""
+    """Return the devices with failed allocations, and the time of the first failure on each."""
     rows = mark.at(mark.texts("kind").equals(_REQUEST))
     devices = Groups(rows.texts("name"))
     first_ns = devices.min(rows.ints("time_ns")).tolist()
@@ -391,10 +393,10 @@ def _is_consistent(history: History, terms: AllocatorTerms) -> bool:
 
 
 def _judge_defragmented(failure: _Failure, pool_free_bytes: int | None) -> tuple[bool | None, int | None]:
-    """Return (True if the free bytes would have been enough, the bytes that are missing); None if unknown.
+    """Return (True if the free bytes would have sufficed, the missing bytes); None if unknown.
 
-    The free bytes of the device count only if the driver refused the request: under a limit of the process
-    they are out of reach.
+    The device's free bytes count only if the driver refused the request: under a process limit they are out
+    of reach.
     """
     if pool_free_bytes is None:
         return None, None
@@ -406,7 +408,7 @@ def _judge_defragmented(failure: _Failure, pool_free_bytes: int | None) -> tuple
 
 
 def _list_free_pieces(history: History, failure: _Failure) -> Int:
-    """Return the sizes of the contiguous free pieces of the request's pool."""
+    """Return the sizes of the contiguous free pieces in the request's pool."""
     regions = merge_segments(history.held_segments, failure.time_ns)
     blocks = history.blocks
     held = np.flatnonzero((blocks.begin_ns <= failure.time_ns) & (blocks.released_ns > failure.time_ns))
@@ -424,7 +426,9 @@ def _list_free_pieces(history: History, failure: _Failure) -> Int:
 def measure_growth(
     rank: int, history: History, timeline: Timeline, peak_ns: int, names: BlockTenants, stacks: StackIndex
 ) -> PeakGrowth:
-    """Return what grew from the start of the step to the peak; without steps, from the low before it."""
+    """Return what grew from the start of the step to the peak; without steps, from the low before the
+    peak.
+    """
     blocks = history.blocks
     begins = [time_ns for time_ns, _ in timeline.steps if history.begin_ns < time_ns <= peak_ns]
     start_ns = begins[-1] - 1 if begins else _find_low(history, peak_ns)
@@ -449,9 +453,9 @@ def measure_growth(
 
 
 def _find_low(history: History, peak_ns: int) -> int:
-    """Return the time of the low between the peak and the one before it, else of the least before the peak.
+    """Return the time of the low between the peak and the previous peak, else of the minimum before the peak.
 
-    In a training loop that is the end of the previous step.
+    In a training loop, this is the end of the previous step.
     """
     blocks = history.blocks
     times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
@@ -491,9 +495,9 @@ def read_snapshot_device(rank: int, history: History, stacks: StackIndex, mark: 
 def make_history_lives(
     history: History, names: BlockTenants, passes: AllocationPasses, steps: Sequence[tuple[int, int]] = ()
 ) -> RankLives:
-    """Return the blocks of a history with one tenant each, over the time of the history.
+    """Return a history's blocks with one tenant each, over the history's time span.
 
-    ``steps``: start and number of the steps that the program annotated.
+    ``steps``: start and number of each step annotated by the program.
     """
     blocks, count = history.blocks, len(history.blocks)
     subs = np.array([attribution.sub for attribution in names.attributions], dtype=object)
@@ -531,7 +535,7 @@ def make_history_lives(
 
 
 def make_timeline(history: History, passes: AllocationPasses, steps: Sequence[tuple[int, int]]) -> Timeline:
-    """Return the phases and steps of a history; steps without annotations are counted from 1."""
+    """Return a history's phases and steps; steps without annotations are counted from 1."""
     optimizers = np.flatnonzero(passes.kind == OPTIMIZER)
     after = optimizers[optimizers + 1 < len(passes)] + 1
     begins = passes.first_ns[np.append(0, after)].tolist() if len(passes) else []
@@ -549,7 +553,7 @@ def make_timeline(history: History, passes: AllocationPasses, steps: Sequence[tu
 
 
 def describe_window(rank: int, passes: AllocationPasses, *, keeps_for_backward: bool) -> HistoryWindow:
-    """Return what a history holds of a program's steps."""
+    """Return which part of the program's steps a history covers."""
     optimizers = np.flatnonzero(passes.kind == OPTIMIZER)
     backward = np.flatnonzero(passes.kind == BACKWARD)
     per_step = np.diff(np.searchsorted(backward, np.append(-1, optimizers)))

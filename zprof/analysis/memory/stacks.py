@@ -1,7 +1,7 @@
-"""Group what is live at an instant of a history by owner and place, and build the tree of its stacks.
+"""Group a history's live blocks at a moment by owner and allocation site, and build their stack tree.
 
-Frames that nothing else branches off form one node, and branches that are too small to show are merged. The
-bytes of a node are its children's and its own, so children sum to at most their parent.
+Frames without side branches form one node, and branches too small to show are merged. A node's bytes include
+its children's, so children sum to at most their parent.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,24 +18,24 @@ from zprof.analysis.memory.tables import UNTAGGED, Int
 from zprof.model.findings import Confidence
 from zprof.model.memory import Allocation, Basis, StackNode, StackNodeKind, StackTree
 
-#: Maximum number of groups of a rank; the smaller ones are merged per tenant.
+#: Maximum number of groups per rank; smaller groups are merged per tenant.
 MAX_GROUPS = 60
-#: Number of stacks whose place is looked for, the largest; it bounds the time that hostile files take.
+#: Number of largest stacks whose allocation site is determined; bounds the time spent on hostile files.
 _MAX_PARTS = 10_000
-#: From the strongest to the weakest.
+#: Strongest first.
 _BASIS_ORDER = (Basis.TAGGED, Basis.RULE, Basis.SIZES, Basis.UNKNOWN)
 _CONFIDENCE_ORDER = (*Confidence, None)
-#: Maximum number of nodes, of which half stand for frames: each of them can have a node of merged branches.
+#: Maximum number of nodes; half are for frames, as each frame node can have a node of merged branches.
 MAX_NODES = 300
 #: Smaller branches, relative to the root, are merged.
 _MIN_RATIO = 0.002
-#: Largest stacks that are told apart, and frames of each; both bound hostile files.
+#: Maximum number of separate stacks (the largest), and of frames per stack; both bound hostile files.
 _MAX_STACKS = 4_000
 _MAX_DEPTH = 100
 
 
 class _StackPart(Struct, frozen=True):
-    """Blocks with one attribution and one stack; ``row`` is the largest of them."""
+    """Blocks with one attribution and one stack; ``row``: the largest block."""
 
     attribution: Attribution
     stack: int
@@ -50,10 +50,10 @@ class _StackPart(Struct, frozen=True):
 def list_largest_groups(
     rank: int, blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: StackIndex
 ) -> tuple[Allocation, ...]:
-    """Return the groups of some blocks, largest first, then the rest of each tenant; they sum to all bytes.
+    """Return the blocks' groups, largest first, then the rest of each tenant; they sum to all bytes.
 
-    A group is what one owner allocated at one place of the user's code with one operator. Blocks from before
-    the history have no stack: they form one group per owner and reason.
+    A group holds one owner's blocks from one line of user code and one operator. Blocks from before the
+    history have no stack and form one group per owner and reason.
     """
     parts = sorted(_list_parts(blocks, rows, names, stacks), key=lambda part: (-part.bytes, part.row))
     parts_by_key: dict[tuple[object, ...], list[_StackPart]] = {}
@@ -107,9 +107,9 @@ def _make_key(part: _StackPart, stacks: StackIndex) -> tuple[object, ...]:
 
 
 def _make_group(rank: int, parts: Sequence[_StackPart], stacks: StackIndex | None) -> Allocation:
-    """Return one group; of several attributions the largest has the reason, the weakest the basis.
+    """Return one group; of several attributions, the largest provides the reason, the weakest the basis.
 
-    Without ``stacks`` it has no place.
+    Without ``stacks``, the group has no allocation site.
     """
     main = max(parts, key=lambda part: (part.bytes, -part.row))
     attributions = [part.attribution for part in parts]
@@ -134,7 +134,7 @@ def _make_group(rank: int, parts: Sequence[_StackPart], stacks: StackIndex | Non
 
 
 def _merge_rest(groups: Sequence[Allocation]) -> list[Allocation]:
-    """Return one entry per tenant for the groups that are too small to list, largest first."""
+    """Return one entry per tenant for groups too small to list, largest first."""
     by_tenant: dict[str, list[Allocation]] = {}
     for group in groups:
         by_tenant.setdefault(group.tenant, []).append(group)
@@ -162,7 +162,7 @@ def _merge_rest(groups: Sequence[Allocation]) -> list[Allocation]:
 
 
 class _Branch(Struct):
-    """A node under construction; ``sizes`` has the bytes by tenant."""
+    """A node under construction; ``sizes``: bytes by tenant."""
 
     label: str
     kind: StackNodeKind = StackNodeKind.FRAMES
@@ -174,14 +174,14 @@ class _Branch(Struct):
     children: dict[str, "_Branch"] = field(default_factory=dict)
 
     def add(self, sizes: Int, blocks: int) -> None:
-        """Add the blocks of one stack."""
+        """Add one stack's blocks."""
         self.sizes = self.sizes + sizes
         self.bytes += int(sizes.sum())
         self.blocks += blocks
 
 
 class _LiveStack(Struct, frozen=True):
-    """The live blocks of one stack; ``before``: blocks without one, from before the history."""
+    """One stack's live blocks; ``before``: blocks without a stack, from before the history."""
 
     number: int
     before: bool
@@ -192,7 +192,7 @@ class _LiveStack(Struct, frozen=True):
 def build_stack_tree(
     rank: int, device: str, blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: StackIndex
 ) -> StackTree:
-    """Return the stacks of these blocks as a tree, each parent before its children."""
+    """Return these blocks' stacks as a tree, each parent before its children."""
     root = _Branch("", StackNodeKind.ROOT)
     found = _sum_by_stack(blocks, rows, names, stacks)
     for stack in found[:_MAX_STACKS]:
@@ -225,7 +225,7 @@ def _sum_by_stack(blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: St
 
 
 def _list_branches(stack: _LiveStack, stacks: StackIndex) -> Iterator[tuple[str, _Branch]]:
-    """Yield key and node of each frame, outermost first, then of the operator."""
+    """Yield key and node of each frame, outermost first, and finally of the operator."""
     if stack.number < 0:
         without_stack = StackNodeKind.BEFORE if stack.before else StackNodeKind.NO_STACK
         yield without_stack.value, _Branch("", without_stack)
@@ -239,7 +239,7 @@ def _list_branches(stack: _LiveStack, stacks: StackIndex) -> Iterator[tuple[str,
 
 
 def _select_largest(root: _Branch) -> set[int]:
-    """Return the ids of the branches to show: the largest, each after its parent."""
+    """Return the ids of the largest branches, which are shown, each after its parent."""
     found: list[tuple[int, int, int]] = []
     todo = [(0, root)]
     while todo:
@@ -253,7 +253,7 @@ def _select_largest(root: _Branch) -> set[int]:
 
 
 def _follow_chain(branch: _Branch) -> tuple[list[_Branch], list[_Branch]]:
-    """Return the branch with the single children below it, and what branches off the last of them."""
+    """Return the branch and its chain of only children, and the branches below the chain."""
     chain = [branch]
     if branch.kind is StackNodeKind.ROOT:
         return chain, list(branch.children.values())
@@ -266,7 +266,7 @@ def _follow_chain(branch: _Branch) -> tuple[list[_Branch], list[_Branch]]:
 
 
 def _list_nodes(root: _Branch, kept: set[int], rest: int) -> Iterator[StackNode]:
-    """Yield the nodes to show in depth-first order, largest child first; ``rest``: stacks left out."""
+    """Yield the nodes to show in depth-first order, largest child first; ``rest``: omitted stacks."""
     todo: list[tuple[_Branch | StackNode, int]] = [(root, -1)]
     position = 0
     while todo:
@@ -289,7 +289,7 @@ def _list_nodes(root: _Branch, kept: set[int], rest: int) -> Iterator[StackNode]
 def _merge_branches(
     small: Sequence[_Branch], parent: int, root: _Branch | None, children: Sequence[_Branch], rest: int
 ) -> StackNode | None:
-    """Return the node of the branches that are not shown; of the root also the stacks that were left out."""
+    """Return the node of merged branches; at the root it includes the omitted stacks."""
     sizes = sum((branch.sizes for branch in small), np.zeros(UNTAGGED + 1, dtype=np.int64))
     blocks = sum(branch.blocks for branch in small)
     if root is not None:
@@ -309,7 +309,7 @@ def _merge_branches(
 
 
 def _make_node(chain: Sequence[_Branch], parent: int) -> StackNode:
-    """Return the node of frames that call nothing else; it shows the innermost frame of the user's code."""
+    """Return the node of a chain of frames; it shows the innermost frame of user code."""
     frames = [branch for branch in chain if not branch.is_operator]
     operator = chain[-1].label if chain[-1].is_operator else ""
     own = [branch for branch in frames if branch.is_user]

@@ -1,7 +1,7 @@
-"""Define the result of a rank's memory, measure its model states, and check them against the ZeRO formula.
+"""Define a rank's memory result, measure its model states, and check them against the ZeRO formula.
 
-A cause is listed only if it predicts the measured bytes to within 1 %. If two fit, both are listed; if none
-does, the difference is "not explained".
+A cause is listed only if it predicts the measured bytes to within 1 %. If two causes fit, both are listed; if
+none fits, the difference is "not explained".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,13 +76,13 @@ _MAX_SCALAR_BYTES = 8
 
 
 class StateDifference(Struct, frozen=True, kw_only=True):
-    """One state of one rank: formula, known additions to it, and measured bytes.
+    """One model state of one rank: formula bytes, known additions, and measured bytes.
 
-    ``ranks``: size of the sharding group; ``sharded``: the formula divides this state among them.
-    ``buffer_bytes``: the model's buffers. ``rounding_bytes``: excess of the allocator's blocks over the
-    tensors in them. ``excess_elements``: elements above the formula, if another state of the rank has the
-    same number; else None. ``keeps_boundary``: the engine keeps the whole gradient of a parameter that lies
-    in the shards of two ranks.
+    ``ranks``: size of the sharding group; ``sharded``: the formula divides this state among its ranks.
+    ``buffer_bytes``: the model's buffers. ``rounding_bytes``: excess of the allocator's blocks over their
+    tensors. ``excess_elements``: elements above the formula, if another state of the rank has the same
+    excess; else None. ``keeps_boundary``: the engine keeps the full gradient of a parameter that spans two
+    ranks' shards.
     """
 
     tenant: Tenant
@@ -100,7 +100,7 @@ class StateDifference(Struct, frozen=True, kw_only=True):
 
     @property
     def unexplained_bytes(self) -> int:
-        """Bytes that neither the formula, nor padding, nor the step counters explain."""
+        """Bytes not explained by the formula, padding or step counters."""
         return self.measured_bytes - self.formula_bytes - self.padding_bytes - self.scalar_bytes
 
 
@@ -116,7 +116,7 @@ def explain_difference(difference: StateDifference) -> str:
 
 
 def _find_causes_by_bytes(state: StateDifference) -> Iterator[str]:
-    """Yield causes that predict the bytes of the difference."""
+    """Yield causes that predict the difference in bytes."""
     rest = state.unexplained_bytes
     if state.measured_bytes == 0:
         yield (
@@ -160,10 +160,10 @@ def _is_near(value: float, expected: float) -> bool:
 
 
 class MeasuredStates(Struct, frozen=True, kw_only=True):
-    """Model states of one rank, each when it is complete, and data that helps to explain them.
+    """One rank's model states, each at the time it is complete, and data to explain them.
 
-    ``counter_bytes``: optimizer state in scalar tensors. ``buffer_bytes``: the model's buffers, which are not
-    part of any state. ``rounding_bytes``: bytes that the allocator added to the tensors.
+    ``counter_bytes``: optimizer state in scalar tensors. ``buffer_bytes``: the model's buffers, which belong
+    to no state. ``rounding_bytes``: bytes that the allocator added to the tensors.
     """
 
     rank: int
@@ -174,7 +174,7 @@ class MeasuredStates(Struct, frozen=True, kw_only=True):
 
 
 def check_formulas(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> tuple[FormulaCheck, ...]:
-    """Return one check per rank and state whose formula is known, in rank order."""
+    """Return one check per rank and state with a known formula, in rank order."""
     formulas = compute_tenant_formulas(facts)
     # the partitions of these stages cut through parameters
     keeps_boundary = read_declared_engine(facts) is Engine.DEEPSPEED and facts.stage in (1, 2)
@@ -204,7 +204,7 @@ def check_formulas(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> 
 
 
 def find_formula_gaps(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> tuple[Gap, ...]:
-    """Report the states for which the formula could not be computed, with the missing fact."""
+    """Report states whose formula could not be computed, with the missing fact."""
     formulas = compute_tenant_formulas(facts)
     missing = [tenant for tenant in _STATES if tenant not in formulas]
     if not measured or not missing:
@@ -248,14 +248,16 @@ def _compare_states(
 
 
 def _find_excess_elements(state: StateDifference) -> int | None:
-    """Return the number of elements above the formula, if it is small enough to be padding; else None."""
+    """Return the number of elements above the formula if it is small enough to be padding, else None."""
     rest = state.unexplained_bytes
     may_be_padding = 0 < rest <= _MAX_PADDING_RATIO * state.formula_bytes
     return rest // state.element_bytes if may_be_padding and rest % state.element_bytes == 0 else None
 
 
 def _confirm_excess(excess: Mapping[Tenant, int | None], tenant: Tenant) -> int | None:
-    """Return the excess of one state if another state has the same, since padding is equal in all."""
+    """Return a state's excess if another state has the same excess, because padding is equal in all
+    states.
+    """
     own_excess = excess[tenant]
     others = [size for other, size in excess.items() if other is not tenant]
     return own_excess if own_excess in others else None
@@ -266,9 +268,9 @@ def _find_uneven_shards(
 ) -> dict[int, FormulaCheck]:
     """Return the checks, by index, of sharded states that are uneven but sum to the formula.
 
-    An engine may pad one state and not another (FSDP2 pads shards, but optimizes what is in them), so the
-    sum may also match without the padding. A rank's shard is rounded up to a byte, so the shards may exceed
-    the total by up to a byte per rank.
+    An engine may pad only some states (FSDP2 pads shards, but not the optimizer state), so the sum may also
+    match without the padding. A rank's shard is rounded up to a byte, so the shards may exceed the total by
+    up to a byte per rank.
     """
     uneven_checks: dict[int, FormulaCheck] = {}
     for tenant, formula in formulas.items():
@@ -294,9 +296,9 @@ def _find_uneven_shards(
 
 
 def _add_counters(check: FormulaCheck, counter_bytes: int) -> FormulaCheck:
-    """Return the check with the step counters that this rank holds.
+    """Add this rank's step counters to the check.
 
-    The recorded number is for one rank; if unsharded parameters are distributed, it differs between ranks.
+    The recorded number is one rank's; it differs between ranks if unsharded parameters are distributed.
     """
     if check.tenant is not Tenant.OPTIMIZER_STATE or not counter_bytes:
         return check
@@ -305,7 +307,7 @@ def _add_counters(check: FormulaCheck, counter_bytes: int) -> FormulaCheck:
 
 
 def measure_states(rank: int, lives: RankLives) -> tuple[MeasuredStates, ...]:
-    """Return the model states of a rank as one entry; empty if no step ended."""
+    """Return a rank's model states as one entry; empty if no step ended."""
     moments, sizes = lives.find_state_moments(), lives.states()
     if sizes is None:
         return ()
@@ -330,16 +332,16 @@ def measure_states(rank: int, lives: RankLives) -> tuple[MeasuredStates, ...]:
 
 
 def _sum_rounding_bytes(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:
-    """Return the excess of blocks over their tensors: on a GPU a step counter takes 512 bytes."""
+    """Return the excess of blocks over their tensors; on a GPU, a step counter takes 512 bytes."""
     size, block = tensor_bytes[lives.segments.block[rows]], lives.segments.bytes[rows]
     return int((block - size)[(size > 0) & (size < block)].sum())
 
 
 class RankMemoryResult(Struct, frozen=True, kw_only=True):
-    """Leaves of one rank, from a live recording or from a snapshot.
+    """One rank's leaves, from a live recording or a snapshot.
 
-    ``per_rank``, ``states`` and ``timelines`` have at most one entry, for the rank's own device. The formula
-    checks and the choice of timelines to show are made once all ranks are available.
+    ``per_rank``, ``states`` and ``timelines`` have at most one entry, for the rank's own device. Formulas are
+    checked, and the timelines to show are chosen, once all ranks are available.
     """
 
     per_rank: tuple[RankMemory, ...] = ()

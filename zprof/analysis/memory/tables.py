@@ -1,9 +1,9 @@
-"""Read and check the memory tables of a rank as numpy columns, and the steps and phases of its window.
+"""Read and check a rank's memory tables as numpy columns, and the steps and phases of its window.
 
 Impossible values are rejected before a sum can overflow.
 
-Known annotations are ``ProfilerStep#7``, ``Optimizer.step#AdamW.step`` (torch writes both), and ranges named
-exactly like a phase (``backward``, also ``## backward ##``). Other names are ignored.
+Known annotations are ``ProfilerStep#7`` and ``Optimizer.step#AdamW.step`` (both written by torch), and ranges
+named exactly like a phase (``backward``, also ``## backward ##``). Other names are ignored.
 """
 
 import bisect
@@ -24,21 +24,21 @@ from zprof.run.schema import TABLES
 
 Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
-#: Times and sums of sizes stay below this, so that their differences and sums also fit in int64.
+#: Times and sums of sizes stay below this, so their differences and sums also fit in int64.
 _MAX_VALUE = 1 << 61
 _COPY_AGAIN = "copy the run again, or record it again"
 _TIMES = ("time_ns", "allocated_ns", "freed_ns", "released_ns", "mapped_ns", "unmapped_ns")
 _SIZES = ("bytes", "requested_bytes", "block_bytes")
-#: Frames per stack, and characters per frame, that a report shows.
+#: Maximum frames per stack, and characters per frame, in a report.
 MAX_FRAMES = 64
 MAX_FRAME_LENGTH = 400
 #: End of a block that was never freed.
 FOREVER = np.iinfo(np.int64).max
-#: Code of unclaimed bytes; the codes below it are positions in ``PRECEDENCE``.
+#: Code of unclaimed bytes; lower codes are positions in ``PRECEDENCE``.
 UNTAGGED = len(PRECEDENCE)
 TENANT_CODES: dict[Tenant, int] = {tenant: code for code, tenant in enumerate(PRECEDENCE)}
 MEMORY = "memory"
-#: The window from the program's start to its first step; there, time outside all phases has the same name.
+#: The window from program start to the first step, also the name of its time outside all phases.
 INIT = "init"
 _PHASES = frozenset(Phase)
 _BEGIN, _END = "annotation_begin", "annotation_end"
@@ -47,7 +47,7 @@ _MAX_DIGITS = 15
 
 
 def read_checked_table(run: Run, rank: int, name: str) -> Columns:
-    """Return one table of a rank.
+    """Return one of a rank's tables.
 
     Raises:
         BadInput: damaged, with a null in a non-nullable column, or with a negative or impossibly large
@@ -73,7 +73,7 @@ def read_checked_table(run: Run, rank: int, name: str) -> Columns:
 def read_stacks(
     run: Run, rank: int, alloc: Columns, generations: frozenset[int]
 ) -> Mapping[int, tuple[str, ...]]:
-    """Return the frames, innermost first, of storages by generation; those without a stack are left out."""
+    """Return the frames of storages by generation, innermost first; storages without a stack are left out."""
     if not generations or not run.has_table(rank, "stack"):
         return {}
     generation = alloc.ints("generation")
@@ -92,7 +92,7 @@ def read_stacks(
 
 
 def sum_by_device(rows: Columns, name: str) -> dict[str, int]:
-    """Return the sum of a column by the device of the rows."""
+    """Return a column's sum by device."""
     device = rows.texts("device")
     groups = Groups(device)
     return dict(zip(device.at(groups.first), groups.sum(rows.ints(name)).tolist(), strict=True))
@@ -103,7 +103,7 @@ def _is_within(values: Int, low: int, high: int) -> bool:
 
 
 class Lives(Struct, frozen=True, kw_only=True):
-    """Rows of ``alloc`` from one source; ``end_ns`` is FOREVER without a recorded free."""
+    """Rows of ``alloc`` from one source; ``end_ns`` is FOREVER if no free was recorded."""
 
     generation: Int
     address: Int
@@ -153,7 +153,7 @@ def read_lives(alloc: Columns, source: str, device: str) -> Lives:
 
 
 def make_empty_lives() -> Lives:
-    """Return no rows: a history has no storages of its own."""
+    """Return no rows: a history has no storages."""
     numbers, flags = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
     texts = np.empty(0, dtype=object)
     return Lives(
@@ -172,7 +172,7 @@ def make_empty_lives() -> Lives:
 
 
 def read_claims(role: Columns) -> Claims:
-    """Return the claims of the six tenants; names unknown to this version are left out."""
+    """Return the claims of the six tenants; tenants unknown to this version are left out."""
     codes: dict[str, int] = {tenant.value: code for tenant, code in TENANT_CODES.items()}
     rows = role.at(role.texts("tenant").equals(*codes))
     tenant = rows.texts("tenant")
@@ -187,7 +187,7 @@ def read_claims(role: Columns) -> Claims:
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
-    """A window with its steps and phases; lists are sorted by time.
+    """A window with its steps and phases, sorted by time.
 
     ``unmarked`` is the phase before the first mark.
     """
@@ -200,12 +200,12 @@ class Timeline(Struct, frozen=True, kw_only=True):
     unmarked: str = Phase.OTHER.value
 
     def step_at(self, time_ns: int) -> int:
-        """Return the step that was running, else the first one of the window; -1 if none was marked."""
+        """Return the running step, else the window's first step; -1 if no step was marked."""
         index = bisect.bisect_right(self.steps, time_ns, key=lambda step: step[0]) - 1
         return self.steps[max(index, 0)][1] if self.steps else -1
 
     def phase_at(self, time_ns: int) -> str:
-        """Return the phase that was running."""
+        """Return the running phase."""
         index = bisect.bisect_right(self.phases, time_ns, key=lambda phase: phase[0]) - 1
         return self.phases[index][1] if index >= 0 else self.unmarked
 
@@ -216,7 +216,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
 
 def read_timeline(mark: Columns, window: str = MEMORY) -> Timeline | None:
-    """Return the ``memory`` or ``init`` window of a rank; None if it has none, or it ends before it starts.
+    """Return a rank's ``memory`` or ``init`` window; None if it is missing or ends before it starts.
 
     A phase unknown to this version counts as ``other``.
     """
@@ -244,7 +244,7 @@ def read_timeline(mark: Columns, window: str = MEMORY) -> Timeline | None:
 
 
 def find_annotated_step(mark: Columns, time_ns: int) -> int:
-    """Return the step that was running; -1 if it is unknown."""
+    """Return the running step; -1 if unknown."""
     known = {name: _parse_step(name) for name in _list_annotation_names(mark)}
     open_name = _find_innermost(mark, {name for name, step in known.items() if step is not None}, time_ns)
     step = None if open_name is None else known[open_name]
@@ -252,7 +252,7 @@ def find_annotated_step(mark: Columns, time_ns: int) -> int:
 
 
 def find_annotated_phase(mark: Columns, time_ns: int) -> str:
-    """Return the phase that was running; empty if it is unknown."""
+    """Return the running phase; empty if unknown."""
     known = {name: _parse_phase(name) for name in _list_annotation_names(mark)}
     open_name = _find_innermost(mark, {name for name, phase in known.items() if phase}, time_ns)
     return "" if open_name is None else known[open_name]
@@ -267,7 +267,7 @@ class PhaseRange(Struct, frozen=True, kw_only=True):
 
 
 def list_annotated_phases(mark: Columns) -> list[PhaseRange]:
-    """Return the annotated phases in order of their starts; one without an end does not end."""
+    """Return the annotated phases by start; a phase without a recorded end lasts forever."""
     rows = mark.at(mark.texts("kind").equals(_BEGIN, _END)).sort_by("time_ns")
     phases = {name: _parse_phase(name) for name in _list_annotation_names(rows)}
     still_open: dict[str, list[int]] = {}
@@ -289,7 +289,7 @@ def list_annotated_phases(mark: Columns) -> list[PhaseRange]:
 
 
 def list_annotated_steps(mark: Columns) -> list[tuple[int, int]]:
-    """Return start and number of each annotated step, in order."""
+    """Return start and number of the annotated steps, in order."""
     begins = mark.at(mark.texts("kind").equals(_BEGIN)).sort_by("time_ns")
     steps = zip(begins.ints("time_ns").tolist(), map(_parse_step, begins.texts("name")), strict=True)
     return [(time_ns, step) for time_ns, step in steps if step is not None]
@@ -300,7 +300,7 @@ def _list_annotation_names(mark: Columns) -> list[str]:
 
 
 def _find_innermost(mark: Columns, names: set[str], time_ns: int) -> str | None:
-    """Return the range that started last among those open at a time."""
+    """Return the innermost range at a time: of the open ranges, the one that started last."""
     rows = mark.at(mark.texts("name").equals(*names) & (mark.ints("time_ns") <= time_ns))
     name, kind = rows.texts("name"), rows.texts("kind")
     is_begin, count = kind.equals(_BEGIN), len(name.words)

@@ -1,4 +1,4 @@
-"""Build the timeline of one step of one rank from its events and from the analysis."""
+"""Build the timeline of one rank's step from its events and the analysis."""
 
 from collections.abc import Mapping, Sequence
 
@@ -43,9 +43,9 @@ from zprof.run.ranges import RangeVerb, parse_range
 from zprof.run.reader import Run
 from zprof.run.table_reader import make_array, read_numbers
 
-#: Maximum stream and thread lanes; the least busy are dropped.
+#: Maximum number of stream and thread lanes; the least busy are dropped.
 MAX_LANES = 24
-#: Ranks or steps that an error lists.
+#: Maximum number of ranks or steps listed in an error.
 _MAX_LISTED = 12
 _COLUMNS = (
     "start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "bytes",
@@ -65,19 +65,19 @@ class RowTimes(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class ExposedTime(Struct, frozen=True, kw_only=True, eq=False):
-    """Exposed communication in the step: before and after the last rank arrived."""
+    """Exposed communication in the step, before and after the last rank arrived."""
 
     waiting: Intervals
     moving: Intervals
 
     @property
     def all(self) -> Intervals:
-        """Union of both."""
+        """Union of the two."""
         return union(self.waiting, self.moving)
 
 
 class ClassifiedEvents(Struct, frozen=True, kw_only=True, eq=False):
-    """Rows of the view with their kind and lane. ``main``: the program's main thread."""
+    """The view's rows with their kind and lane. ``main``: the program's main thread."""
 
     view: EventView
     kind: npt.NDArray[np.int8]
@@ -87,7 +87,7 @@ class ClassifiedEvents(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def build_step_model(run: Run, analysis: RunAnalysis, rank: int, step: int) -> StepTimeline:
-    """Build the timeline of one step of one rank.
+    """Build the timeline of one rank's step.
 
     Raises:
         MissingData: no timing for the rank or the step.
@@ -136,7 +136,7 @@ def build_step_model(run: Run, analysis: RunAnalysis, rank: int, step: int) -> S
 
 
 def find_tracks(analysis: RunAnalysis, rank: int) -> RankTracks:
-    """Return the analysed tracks of a rank.
+    """Return a rank's analysed tracks.
 
     Raises:
         MissingData: no timing for the rank.
@@ -162,7 +162,7 @@ def _find_step_span(tracks: RankTracks, step: int) -> tuple[int, int]:
 
 
 def _list_known(noun: str, numbers: Sequence[int]) -> str:
-    """Return the numbers that could be asked for, or where to look if there are none."""
+    """Return the valid numbers, or where to look if there are none."""
     shown = ", ".join(map(str, numbers[:_MAX_LISTED]))
     if not shown:
         return "the gaps of the report say why"
@@ -178,7 +178,7 @@ def _time_rows(classified: ClassifiedEvents, tracks: RankTracks, begin: int, end
 
 
 def _select_rows(classified: ClassifiedEvents, row_times: RowTimes) -> Mask:
-    """Return a mask of the rows in the step plus the calls that launched its device work."""
+    """Return a mask of the rows in the step and of the calls that launched its device work."""
     view = classified.view
     work = view.correlation[row_times.inside & view.match_categories(*WORK_CATEGORIES)]
     calls = view.match_categories(*CALL_CATEGORIES) & np.isin(view.correlation, work[work > 0])
@@ -205,7 +205,9 @@ def _select_collectives(analysis: RunAnalysis, rank: int, begin: int, end: int) 
 def _find_collective_spans(
     table: pa.Table, classified: ClassifiedEvents, tracks: RankTracks, begin: int, end: int
 ) -> Intervals:
-    """Return intervals of collectives that can block this rank, including collectives outside any step."""
+    """Return the intervals of collectives that can block this rank, including collectives outside all
+    steps.
+    """
     rows = Columns.from_arrow(table)
     start, stop = rows.ints("start_ns"), rows.ints("end_ns")
     is_blocking = (stop >= start) & (rows.known("stream") | (not classified.on_device))
@@ -258,7 +260,7 @@ def make_work_lane(
     on_device: bool,
     length_ns: int,
 ) -> TimelineLane | None:
-    """Return the lane of a stream or thread, or None if it only has annotations."""
+    """Return a stream's or thread's lane, or None if it has only annotations."""
     shows_ledger = is_main and not on_device
 
     def select_spans(*selected: EventKind) -> Intervals:
@@ -373,7 +375,7 @@ def _format_label(
 
 
 def classify_events(events: pa.Table, collectives: pa.Table) -> ClassifiedEvents:
-    """Classify a rank's table of events; ``collectives`` is its table of collectives."""
+    """Classify a rank's events; ``collectives`` is its table of collectives."""
     view = EventView(events, _HOST | _DEVICE)
     kind = np.full(len(view.spans), EventKind.RANGE, dtype=np.int8)
     operators = view.match_categories("cpu_op")
@@ -406,7 +408,7 @@ def _classify_host(view: EventView, kind: npt.NDArray[np.int8]) -> None:
 
 
 def _is_communication(name: str) -> bool:
-    """Return True if a communication library's thread runs a collective in this range."""
+    """Return True if this is a range in which a communication library's thread runs a collective."""
     parsed = parse_range(name)
     return name.startswith(("gloo:", "nccl:", "mpi:", "ucc:")) or (
         parsed is not None and parsed.verb is RangeVerb.COMM
@@ -418,7 +420,7 @@ def make_phase_lane(
 ) -> TimelineLane | None:
     """Return the lane of host phases (forward, backward, optimizer), or None if they are unknown."""
     evidence = collect_phase_evidence(events, marks, clock)
-    # All instants of the step at which the phase may change.
+    # All times in the step at which the phase may change.
     span_sets = (
         evidence.forward,
         evidence.backward,
@@ -447,7 +449,7 @@ def make_phase_lane(
 def make_unit_lane(
     classified: ClassifiedEvents, start_ns: Int64s, end_ns: Int64s, inside: Mask, length_ns: int
 ) -> TimelineLane | None:
-    """Return the lane of units from an engine's compute ranges, or None if there are none."""
+    """Return the unit lane from an engine's compute ranges, or None if there are none."""
     view = classified.view
     rows = inside & view.match_categories("user_annotation") & (view.thread == classified.main)
     rows = np.flatnonzero(view.match_names(rows, lambda name: _parse_unit(name) is not None))

@@ -1,6 +1,6 @@
-"""A lane of the timeline: its events searchable by time, and the share of each role per column.
+"""A timeline lane: its events, searchable by time, and the share of each role per column.
 
-Both are prepared once, so that a column costs O(log n).
+Both are prepared once, so a column costs O(log n).
 """
 
 import math
@@ -19,7 +19,7 @@ IDLE = -1
 
 
 class LaneRole(StrEnum):
-    """Role that a column of a lane shows; all but the last are ledger terms under their report names."""
+    """Role shown in a lane's column; all but the last are ledger terms under their report names."""
 
     COMPUTE = "compute_ns"
     TRANSFER = "exposed_transfer_ns"
@@ -30,7 +30,7 @@ class LaneRole(StrEnum):
     HOST = "host"
 
 
-#: Names of the roles for people.
+#: Display names of the roles.
 ROLE_NAMES: Mapping[LaneRole, str] = {
     LaneRole.COMPUTE: "compute",
     LaneRole.TRANSFER: "exposed transfer",
@@ -43,11 +43,11 @@ ROLE_NAMES: Mapping[LaneRole, str] = {
 
 
 class Cover(Struct, frozen=True, eq=False):
-    """A set of intervals, prepared to measure its length between any two times.
+    """A set of intervals, prepared for measuring its length between any two times.
 
     ``edges``: alternating starts and ends. ``covered_before``: covered length before each edge. Between two
-    edges the covered length grows by either 1 or 0 per nanosecond, so that linear interpolation is exact:
-    times are integers since the start of a step, far below 2**53.
+    edges, the covered length grows by 1 or 0 per nanosecond, so linear interpolation is exact: times are
+    integers since the start of a step, far below 2**53.
     """
 
     edges: Floats
@@ -74,7 +74,7 @@ def build_cover(spans: Intervals) -> Cover:
 
 
 class EventKind(IntEnum):
-    """Kind of an event as the analysis classifies it."""
+    """Kind of an event, as classified by the analysis."""
 
     RANGE = 0
     HOST = 1
@@ -86,7 +86,7 @@ class EventKind(IntEnum):
 
 
 _COMMUNICATION_KINDS = (EventKind.COLLECTIVE, EventKind.WAIT, EventKind.NAMELESS)
-#: Kinds of events to show for a role, in order of preference.
+#: Event kinds to show for a role, in order of preference.
 _KINDS_OF_ROLE: dict[LaneRole | None, tuple[EventKind, ...]] = {
     LaneRole.COMPUTE: (EventKind.COMPUTE,),
     LaneRole.TRANSFER: _COMMUNICATION_KINDS,
@@ -101,8 +101,8 @@ _KINDS_OF_ROLE: dict[LaneRole | None, tuple[EventKind, ...]] = {
 class Items(Struct, frozen=True, kw_only=True, eq=False):
     """Events sorted by start, with times since the start of the step.
 
-    ``row``: row of each event in its source table. ``kind``: kind of each event. ``reach``: running maximum
-    of the ends, which finds the events that contain an instant.
+    ``row``: each event's row in its source table. ``kind``: each event's kind. ``reach``: running maximum of
+    the ends, to find the events that contain a moment.
     """
 
     start_ns: Int64s
@@ -115,7 +115,7 @@ class Items(Struct, frozen=True, kw_only=True, eq=False):
         return len(self.row)
 
     def touching(self, begin_ns: float, end_ns: float) -> Int64s:
-        """Return the indices of events that overlap an interval."""
+        """Return the indices of the events that overlap an interval."""
         # Integer bounds: numpy would copy all times to compare them with a float.
         low = int(np.searchsorted(self.reach, math.floor(begin_ns), side="right"))
         high = int(np.searchsorted(self.start_ns, math.ceil(end_ns), side="left"))
@@ -126,8 +126,8 @@ class Items(Struct, frozen=True, kw_only=True, eq=False):
     def select_event(self, begin_ns: float, end_ns: float, role: LaneRole | None) -> int | None:
         """Return the index of the event to show for an interval, or None.
 
-        Events of its role come first, then other work, then ranges; among them the one with the largest
-        overlap, with ties going to the shortest (innermost).
+        Events of its role come first, then other work, then ranges; among equals, the largest overlap wins,
+        then the shortest (innermost) event.
         """
         indices = self.touching(begin_ns, end_ns)
         of_role = indices[np.isin(self.kind[indices], [int(kind) for kind in _KINDS_OF_ROLE.get(role, ())])]
@@ -176,8 +176,8 @@ class LaneKind(StrEnum):
 class TimelineLane(Struct, frozen=True, kw_only=True, eq=False):
     """One row of the timeline.
 
-    ``names``: the list that ``items.row`` indexes if the lane shows names. ``shows_idle``: an empty column
-    means that the rank is idle as far as this lane shows.
+    ``names``: the list indexed by ``items.row`` if the lane shows names. ``shows_idle``: an empty column
+    means that the rank is idle, according to this lane.
     """
 
     key: str
@@ -201,9 +201,9 @@ class TimelineLane(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Columns(Struct, frozen=True, kw_only=True, eq=False):
-    """A lane drawn in columns: the dominant role of each column, and the shares of all roles.
+    """A lane drawn in columns: each column's dominant role, and the shares of all roles.
 
-    ``shares`` has shape (roles, columns). ``first``: index of the dominant role in ``roles``, `IDLE` if
+    ``shares`` has shape (roles, columns). ``first``: each dominant role's index in ``roles``, `IDLE` if
     nothing ran.
     """
 

@@ -1,6 +1,6 @@
-"""Define the timeline of one step of one rank: lanes, events and exposed gaps.
+"""Define the timeline of one rank's step: lanes, events and exposed gaps.
 
-Times are since the start of the step.
+Times count from the start of the step.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from zprof.run.table_reader import read_known, read_numbers
 
 
 class TimelineEvent(Struct, frozen=True, kw_only=True):
-    """A row of the events table."""
+    """One row of the event table."""
 
     name: str
     category: str
@@ -28,11 +28,11 @@ class TimelineEvent(Struct, frozen=True, kw_only=True):
 
 
 class StepTimeline(Struct, frozen=True, kw_only=True, eq=False):
-    """Lanes from top to bottom, and the data they refer to.
+    """Lanes from top to bottom, and the data that they refer to.
 
-    ``gaps``: disjoint intervals of exposed communication. ``collectives``: those of this rank that overlap
-    the step. ``events``: the rows that lanes refer to and the calls that launched them; they start at
-    ``starts_ns``. ``omitted_lanes``: number of streams and threads without a lane (the least busy).
+    ``gaps``: disjoint intervals of exposed communication. ``collectives``: this rank's collectives that
+    overlap the step. ``events``: the rows shown in lanes and the calls that launched them; ``starts_ns``:
+    their starts. ``omitted_lanes``: number of streams and threads without a lane (the least busy).
     """
 
     rank: int
@@ -48,7 +48,7 @@ class StepTimeline(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def weight(self) -> int:
-        """Number of rows in memory."""
+        """Number of rows held in memory."""
         return int(self.events.num_rows + len(self.collectives))
 
     def event(self, row: int) -> TimelineEvent:
@@ -79,7 +79,7 @@ class StepTimeline(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class ExposedGap(Struct, frozen=True, kw_only=True):
-    """One of ``count`` gaps; ``collective`` is the row that covers most of it, None if there is none."""
+    """One of ``count`` gaps; ``collective``: the row that covers most of the gap, None if there is none."""
 
     index: int
     count: int
@@ -104,7 +104,7 @@ def find_gap(model: StepTimeline, begin_ns: float, end_ns: float) -> ExposedGap 
 
 
 def find_next_gap(gaps: Intervals, cursor_ns: int, by: int) -> int | None:
-    """Return the index of the first gap after the cursor, or with ``by`` -1 of the last one before it."""
+    """Return the index of the first gap after the cursor, or with ``by=-1`` of the last gap before it."""
     if by > 0:
         index = int(np.searchsorted(gaps[:, 0], cursor_ns, side="right"))
     else:
