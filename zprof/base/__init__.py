@@ -1,1 +1,1 @@
-"""What every part may use: errors, text, parsing, optional packages."""
+"""Utilities for every package: errors, text, parsing, optional dependencies."""

@@ -1,7 +1,7 @@
 """Define errors that users see on one line: the problem, its location, and what to do.
 
 Only ``main()`` of the command line prints them and converts them to an exit code. In Python the hint is a
-note of the exception, and a notebook shows one line.
+note on the exception, and a notebook shows one line.
 """
 
 import os
@@ -16,9 +16,9 @@ from zprof.base.formatting import printable, shorten
 
 _MAX_SUGGESTIONS = 3
 _CUTOFF = 0.6
-#: Comparing is quadratic in the length of a name, and a hint is one line.
+#: Comparing names is quadratic in their length, and a hint is one line.
 _MAX_COMPARED, _MAX_SHOWN = 64, 80
-#: Entries of a folder that are compared; folders of traces may have very many.
+#: Maximum folder entries that are compared; trace folders may have very many.
 _MAX_ENTRIES, _MAX_PATHS = 4096, 2
 
 
@@ -58,10 +58,11 @@ class MissingData(ZprofError):
 
 
 def require_extra(extra: "Extra", feature: str) -> None:
-    """Check that the package of an extra is installed, without importing it.
+    """Check, without importing it, that the package of an extra is installed.
 
     Raises:
-        MissingPackage: it is not; the message starts with ``feature``, a command, an option or a function.
+        MissingPackage: The package is not installed; the message starts with ``feature`` (a command, option
+        or function).
     """
     if not is_installed(extra):
         raise make_missing_package_error(feature, _MODULES[extra].package, get_install_command(extra))
@@ -81,15 +82,15 @@ def get_install_command(extra: "Extra") -> str:
 
 
 def make_missing_package_error(feature: str, package: str, command: str) -> "MissingPackage":
-    """Return the error of a feature whose package is not installed."""
+    """Return the error for a feature whose package is not installed."""
     return MissingPackage(f"{feature} needs {package}, which is not installed", hint=command)
 
 
 class MissingPackage(BadInput, ImportError):
-    """A package that the default install does not bring is missing.
+    """A package is missing that the default install does not include.
 
     It is an ImportError as well, because imports such as ``from zprof import record`` raise it.  Programs
-    print an ImportError that they catch, so the command is in the text instead of a note.
+    print the text of a caught ImportError, so the command is in the text instead of a note.
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
@@ -101,7 +102,7 @@ class MissingPackage(BadInput, ImportError):
 
 
 class Extra(StrEnum):
-    """An extra that adds features, by its name in pyproject.toml."""
+    """An extra that adds features, named as in pyproject.toml."""
 
     RECORD = "record"
     HTA = "hta"
@@ -110,7 +111,7 @@ class Extra(StrEnum):
 
 
 class _Module(NamedTuple):
-    """The module that shows that an extra is installed, and the package that has it."""
+    """A module that proves that an extra is installed, and the package that contains it."""
 
     name: str
     package: str
@@ -131,14 +132,14 @@ def suggest_names(name: str, known: Iterable[str]) -> str:
 
 
 def ask_for_name(name: str, known: Iterable[str]) -> str:
-    """Return the question ``did you mean A or B?``; empty if no name is similar."""
+    """Return the question ``did you mean A or B?``, or an empty string if no name is similar."""
     near = find_similar(name, known)
     shown = [shorten(printable(entry), _MAX_SHOWN) for entry in near]
     return f"did you mean {' or '.join(shown)}?" if shown else ""
 
 
 def find_similar(name: str, known: Iterable[str]) -> list[str]:
-    """Return up to three names of similar spelling, best first; case and leading dashes are ignored."""
+    """Return up to three similarly spelled names, best first; case and leading dashes are ignored."""
     from difflib import get_close_matches  # only errors need it
 
     by_key: dict[str, str] = {}
@@ -153,15 +154,15 @@ def _make_key(name: str) -> str:
 
 
 def make_missing_error(path: Path) -> BadInput:
-    """Return the error of a path where no run is, with what may have been meant."""
+    """Return the error for a path without a run, with suggested paths."""
     return BadInput(f"{path}: no such run", hint=suggest_path(path) or "give the folder of a recording")
 
 
 def suggest_path(path: Path) -> str:
-    """Return the question ``did you mean runs/zero3.zprof?`` about entries spelled like a missing path.
+    """Return the question ``did you mean runs/zero3.zprof?`` with entries spelled like a missing path.
 
-    The first part of the path that does not exist is the one that is compared.  A name with
-    another suffix is the nearest.  Empty if nothing is similar, or the folder cannot be read.
+    The first missing part of the path is compared. A name that differs only in its suffix is the best match.
+    The result is empty if nothing is similar or the folder cannot be read.
     """
     missing = path
     try:
@@ -173,7 +174,7 @@ def suggest_path(path: Path) -> str:
             names = [name for name in names if not name.startswith(".")]
     except (OSError, ValueError):
         return ""
-    # The names that differ in what follows the first dot only; runs (folders named so) first.
+    # Names that differ only after the first dot; folders with the suffix of a run come first.
     stem = missing.name.partition(".")[0]
     same = [entry for entry in names if stem and entry.partition(".")[0] == stem]
     near = sorted(same, key=lambda entry: (not entry.endswith(".zprof"), entry)) or find_similar(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 _BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _TIME = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
-#: Less frequent events are counted in steps between them.
+#: For less frequent events, the number of steps between them is given.
 _MIN_TIMES_PER_STEP = 0.5
 
 
@@ -42,7 +42,7 @@ def format_percent(ratio: float) -> str:
 
 
 def format_frequency(per_step: float, basis: str) -> str:
-    """Return "2.5 times per step", and for rare events the steps between them, never "0.0 times"."""
+    """Return "2.5 times per step"; for rare events the steps between them, never "0.0 times"."""
     if 0 < per_step < _MIN_TIMES_PER_STEP:
         return f"once in {round(1 / per_step):,} steps"
     number = f"{per_step:.1f}".removesuffix(".0")
@@ -68,12 +68,12 @@ def printable(text: object) -> str:
 
 
 def escape_surrogates(text: str) -> str:
-    """Return ``text`` as valid Unicode: a name that is not UTF-8 has surrogates in place of its bytes."""
+    """Return ``text`` as valid Unicode: a name that is not UTF-8 has surrogates instead of its bytes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def format_next_step(run: object) -> str:
-    """Return what every command that wrote a run says to do next, ready for a shell."""
+    """Return the next command to suggest after a run was written, quoted for a shell."""
     return f"next: zprof diagnose {shlex.quote(printable(run))}"
 
 
@@ -92,7 +92,7 @@ def name_ranks(ranks: Sequence[int], max_ranks: int = 8) -> str:
 
 
 def name_signal(number: int) -> str:
-    """Return "SIGKILL"; real-time signals have a number only."""
+    """Return "SIGKILL"; real-time signals only have a number."""
     try:
         return signal.Signals(number).name
     except ValueError:

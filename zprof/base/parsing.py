@@ -1,8 +1,8 @@
 """Parse numbers and quantities that a user gives: counts, rank lists, sizes, rates, times, factors.
 
-A GB is 1e9 bytes and a GiB 2**30. A text without a unit is rejected as ambiguous; a number, which only Python
-can give, is in bytes, bytes per second or nanoseconds. Each function raises BadInput for anything else; the
-caller adds the name of the option or argument.
+A GB is 1e9 bytes and a GiB 2**30. A string without a unit is rejected as ambiguous; a number, which only
+Python callers can pass, is in bytes, bytes per second or nanoseconds. Each function raises BadInput for
+anything else; the caller adds the name of the option or argument.
 """
 
 import re

@@ -1,1 +1,1 @@
-"""What zprof keeps between two commands: imported files and finished reports, in the user's cache folder."""
+"""Cache imported files and finished reports between commands, in the user's cache folder."""

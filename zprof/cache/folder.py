@@ -1,12 +1,12 @@
 """Find, list, limit and clear the user's cache folder.
 
 ``$XDG_CACHE_HOME/zprof`` (default ``~/.cache/zprof``) has ``imports``, one folder per raw file or folder that
-was passed instead of a run, and ``reports``, one file per finished report. Nothing there is needed: what is
-removed is made again. Links and what another user owns are neither read nor removed.
+was passed instead of a run, and ``reports``, one file per finished report. Everything in it can be made
+again. Links and files of other users are neither read nor removed.
 
-Lock imports in the cache: who reads one holds it until the process ends, and nobody removes what is held.
+Imports are locked: a reader holds an import until its process ends, and held entries are never removed.
 
-No function waits for a lock: a suspended process, or one on another machine, may hold it for ever.
+No function waits for a lock: a suspended process, or a process on another machine, may hold it forever.
 """
 
 import errno
@@ -23,23 +23,23 @@ from pathlib import Path
 from zprof.model.cache import CacheEntry, CacheKind, CacheSummary, CacheUse
 from zprof.run.files import open_plain
 
-#: Bytes that each kind may take; the least recently used entries above that are removed.
+#: Maximum bytes of each kind; above it the least recently used entries are removed.
 MAX_BYTES = {CacheKind.IMPORTS: 20 << 30, CacheKind.REPORTS: 256 << 20}
-#: An entry that was used a moment ago may be in use.
+#: An entry used more recently than this may still be in use.
 _MIN_AGE_S = 3600.0
-#: Seconds that a command takes to remove what is not needed; the next command goes on.
+#: Maximum seconds that a command spends on removing unused entries; the next command continues.
 MAX_CLEANUP_S = 2.0
 IMPORT_SUFFIX = ".zprof-cache"
 REPORT_SUFFIX = ".report"
-#: Says which files an import was made from; without it, an import is not used.
+#: File that lists the sources of an import; an import without it is not used.
 KEY_NAME = "key.json"
 LOCK_NAME = "lock"
-#: Age from which an entry without a working lock is taken as not in use.
+#: From this age, an entry without a working lock counts as unused.
 _STALE_S = 3600.0
 
 
 def find_cache_folder() -> Path | None:
-    """Return the cache folder, which may not exist yet; None if the user has no home folder."""
+    """Return the cache folder, which may not exist yet, or None if the user has no home folder."""
     cache_home = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification ignores relative paths; without HOME and a passwd entry, "~" is not expanded.
     base = Path(cache_home) if os.path.isabs(cache_home) else Path(os.path.expanduser("~")) / ".cache"
@@ -52,14 +52,14 @@ def list_entries(kind: CacheKind) -> list[CacheEntry]:
 
 
 def clear_cache(kind: CacheKind) -> list[CacheEntry]:
-    """Remove all entries of a kind that nobody reads now, and return those that were removed."""
+    """Remove all entries of a kind that nobody is reading, and return the removed entries."""
     return [entry for entry in list_entries(kind) if _remove(entry.path)]
 
 
 def summarize_entries(
     entries: Sequence[CacheEntry], kinds: tuple[CacheKind, ...], *, is_removed: bool
 ) -> CacheSummary:
-    """Return number and size of the entries of each kind."""
+    """Return the number and size of the entries of each kind."""
     folder = find_cache_folder()
     sizes = {kind: [entry.bytes for entry in entries if entry.kind is kind] for kind in kinds}
     uses = [
@@ -72,9 +72,9 @@ def summarize_entries(
 
 
 def limit_cache(kind: CacheKind) -> None:
-    """Remove the least recently used entries until the others fit, but none of the last hour.
+    """Remove the least recently used entries until the rest fit, but none used in the last hour.
 
-    What killed processes left of a report that they were writing is removed, too.
+    Unfinished reports of killed processes are removed, too.
     """
     _remove_unfinished_reports()
     entries = list_entries(kind)
@@ -88,13 +88,13 @@ def limit_cache(kind: CacheKind) -> None:
 
 
 def mark_as_used(path: Path) -> None:
-    """Note that an entry is used now."""
+    """Record that an entry is used now."""
     with suppress(OSError):
         os.utime(path)
 
 
 def is_owned_by_user(path: Path) -> bool:
-    """Return True if the path exists, is no link, and belongs to the user."""
+    """Return True if the path exists, is not a link, and belongs to the user."""
     try:
         return not path.is_symlink() and path.stat().st_uid == os.geteuid()
     except OSError:
@@ -102,7 +102,7 @@ def is_owned_by_user(path: Path) -> bool:
 
 
 def _remove_unfinished_reports() -> None:
-    """Remove temporary files of reports whose process has ended; a writer on another host keeps none."""
+    """Remove temporary files of reports whose process has ended; writers on other hosts count as ended."""
     root = find_cache_folder()
     if root is None or not is_owned_by_user(root / CacheKind.REPORTS):
         return
@@ -128,7 +128,7 @@ def _iterate_entries(kind: CacheKind) -> Iterator[CacheEntry]:
 
 
 def _measure(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder."""
+    """Return the size of a file, or of all files in a folder, in bytes."""
     if not path.is_dir():
         return path.stat().st_size
     files = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
@@ -146,9 +146,9 @@ def _remove(path: Path, max_s: float = float("inf")) -> bool:
 
 
 def lock_entry(entry: Path, *, is_exclusive: bool) -> BufferedReader | None:
-    """Return the open lock file, locked; None if another process holds it, or there is no entry (any more).
+    """Return the open, locked lock file; None if another process holds it or the entry does not exist.
 
-    On a file system without locks, the file is returned as if it was locked.
+    On a file system without locks, the file is returned as if it were locked.
     """
     try:
         lock = open_plain(entry / LOCK_NAME)
@@ -170,10 +170,10 @@ def lock_entry(entry: Path, *, is_exclusive: bool) -> BufferedReader | None:
 
 @cache
 def hold_entry(entry: Path) -> BufferedReader:
-    """Hold an entry, which will be read, until this process ends.
+    """Hold an entry for reading until this process ends.
 
     Raises:
-        FileNotFoundError: another process removes it, or has done so.
+        FileNotFoundError: Another process is removing the entry, or has removed it.
     """
     lock = lock_entry(entry, is_exclusive=False)
     if lock is None:
@@ -182,14 +182,14 @@ def hold_entry(entry: Path) -> BufferedReader:
 
 
 def remove_unused(entry: Path, max_s: float = float("inf")) -> bool:
-    """Remove an entry that nobody holds, for at most ``max_s`` seconds; return True if it is gone."""
+    """Remove an entry that nobody holds, in at most ``max_s`` seconds; return True if it is gone."""
     lock = lock_entry(entry, is_exclusive=True)
     if lock is None and not _is_stale(entry):
         return False
     try:
         with suppress(OSError):
             (entry / KEY_NAME).unlink()  # what is left of it is not used
-        # Remove a folder, but no more of it than is possible until the deadline.
+        # Remove as much of a folder as possible before the deadline.
         deadline_s = time.monotonic() + max_s
         for parent, _, names in os.walk(entry, topdown=False):
             for name in names:
@@ -205,7 +205,7 @@ def remove_unused(entry: Path, max_s: float = float("inf")) -> bool:
 
 
 def _is_stale(entry: Path) -> bool:
-    """Return True for an old entry without a lock file, whose maker was killed or is an older zprof."""
+    """Return True for an old entry without a lock file: its writer was killed or was an older zprof."""
     with suppress(OSError):
         return not os.path.lexists(entry / LOCK_NAME) and time.time() - entry.stat().st_mtime > _STALE_S
     return False

@@ -1,9 +1,8 @@
-"""Keep finished reports: the same question about the same recording is answered without measuring again.
+"""Cache finished reports, so the same question about the same recording is not computed again.
 
 The key of a report is a hash of the question (command, options, stated facts), of zprof's own code, and of
 the content of the run and its baseline: their manifests, which have the checksum of each table, and size and
-time of each file. A file in the cache is decoded as a ``Report`` and nothing else; one that cannot be is
-ignored.
+time of each file. A cached file is decoded only as a ``Report``; a file that cannot be decoded is ignored.
 """
 
 import hashlib
@@ -30,13 +29,13 @@ from zprof.run.files import open_plain, write_atomically
 from zprof.run.reader import Run
 from zprof.version import __version__
 
-#: Set to anything but 0, it switches the cache of reports off.
+#: Any value other than 0 turns the report cache off.
 SWITCH = "ZPROF_NO_CACHE"
 _MAX_REPORT_BYTES = 64 << 20
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """What a report answers: the command, its options, the run with the stated facts, and its baseline."""
+    """The question that a report answers: command, options, run with the stated facts, and baseline."""
 
     command: str
     run: Run
@@ -45,7 +44,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 def answer(question: Question, make: Callable[[], Report]) -> Report:
-    """Return the kept report of the question, or the one that ``make`` returns, which is kept."""
+    """Return the cached report of the question, or else call ``make`` and cache its report."""
     path = find_report_file(question)
     kept = recall(path)
     if kept is not None:
@@ -58,13 +57,13 @@ def answer(question: Question, make: Callable[[], Report]) -> Report:
 def ask_diagnosis(
     run: Run, baseline: Run | None, expected_bus_bytes_per_s: float | None, policy: WindowPolicy
 ) -> Question:
-    """Return what ``zprof diagnose`` asks, and the terminal UI."""
+    """Return the question of ``zprof diagnose`` and the terminal UI."""
     options = {"expected_bus_bytes_per_s": expected_bus_bytes_per_s, "policy": policy}
     return Question(command="diagnose", run=run, baseline=baseline, options=options)
 
 
 def find_report_file(question: Question) -> Path | None:
-    """Return where the report of a question is kept, now or later; None if nothing is to be kept."""
+    """Return the cache file of a question's report, which may not exist yet; None for no caching."""
     root = find_cache_folder()
     if root is None or os.environ.get(SWITCH, "0") not in ("", "0"):
         return None
@@ -87,7 +86,7 @@ def find_report_file(question: Question) -> Path | None:
 
 
 def recall(path: Path | None) -> Report | None:
-    """Return the report that is kept in a file; None if there is none, or the file is damaged."""
+    """Return the report cached in a file; None if the file is missing or damaged."""
     if path is None or not is_owned_by_user(path.parent) or not is_owned_by_user(path):
         return None
     try:
@@ -103,7 +102,7 @@ def recall(path: Path | None) -> Report | None:
 
 
 def keep(report: Report, path: Path | None) -> None:
-    """Keep a report in a file; a cache that cannot be written costs time only."""
+    """Cache a report in a file; an unwritable cache is not an error."""
     if path is None:
         return
     content = msgspec.msgpack.encode(report, enc_hook=_encode_scalar)

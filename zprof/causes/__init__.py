@@ -1,4 +1,4 @@
-"""Load the causes that a run has what they need for: one file each in this folder, but for the shared ones.
+"""Load the causes whose needs a run meets. Each cause is one file of this folder.
 
 Names and needs are known from the index (:mod:`zprof.model.findings`) without loading a file. A file that
 is not in the index yet is loaded.
@@ -23,7 +23,7 @@ def load_cause(name: str) -> Cause:
 
 @cache
 def load_causes(has: frozenset[Need] = frozenset(Need)) -> Mapping[str, Cause]:
-    """Load the causes by name, in the order of their ids, of which a run has all needs; by default all."""
+    """Load the causes whose needs the run meets, by name, ordered by id; all causes by default."""
     known = {entry.name: entry.needs for entry in read_index()}
     loaded = [load_cause(name) for name in list_names() if has.issuperset(known.get(name, ()))]
     usable = [cause for cause in loaded if has.issuperset(cause.needs)]
@@ -32,5 +32,5 @@ def load_causes(has: frozenset[Need] = frozenset(Need)) -> Mapping[str, Cause]:
 
 @cache
 def list_names() -> Collection[str]:
-    """Return the names of all causes: those of their files."""
+    """Return the names of all causes, which are the names of their files."""
     return sorted({module.name for module in iter_modules(__path__)} - _SHARED)

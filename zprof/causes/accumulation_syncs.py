@@ -3,8 +3,8 @@
 With k micro-batches per step, gradients can be summed on each rank and reduced once, with the last one.
 Signal, from counts and bytes of one rank: reductions of gradients in more than one micro-batch before one
 update of the parameters, each of at least half of the last one's bytes. The fix removes the reductions of all
-but the last micro-batch. Backwards with an update between them accumulate nothing: a discriminator may be
-updated several times before its generator.
+but the last micro-batch. Backward passes with an update between them accumulate nothing: a discriminator may
+be updated several times before its generator.
 
 Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md; cosmos-framework #162 saw 22 s
 become 89 s). If less is exposed, and the step moves more than the ZeRO formula predicts or no formula is
@@ -142,7 +142,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 @CAUSE.edit
 def reduce_once(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Drop early reductions. Unreduced gradients are accumulated instead, which takes compute.
+    """Drop early reductions. Unreduced gradients are accumulated instead, which takes compute time.
 
     Accumulating reads and writes about as much as the copies into and out of the reduction's buffer. So these
     copies stay in the first variant.

@@ -1,4 +1,4 @@
-"""ZP203: tensors saved for the backward are most of the peak.
+"""ZP203: tensors saved for the backward pass are most of the peak.
 
 Reported from half of the peak, excluding the logits (ZP204), if nothing is recomputed yet. With L
 checkpointed blocks, the inputs of all blocks remain, and the activations of the block being recomputed:
@@ -30,7 +30,7 @@ from zprof.model.training import Engine, Framework
 
 #: Minimum share of the peak: for a finding, and for high confidence.
 _SHARE_RATIO, _SURE_SHARE_RATIO = 0.50, 0.60
-#: Minimum share of recomputed bytes for a run to count as checkpointed.
+#: A run counts as checkpointed from this share of recomputed bytes.
 _CHECKPOINTED_RATIO = 0.05
 _INPUT_RATIOS = (1 / 4, 1 / 17)
 _UNKNOWN_BLOCKS = (2, 32)

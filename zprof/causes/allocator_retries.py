@@ -1,7 +1,7 @@
 """ZP501: the allocator freed its cached segments and requested device memory again.
 
 Each retry waits for the device, then frees and allocates segments. The step almost fills the memory, and an
-out-of-memory error is close. Two inputs, whichever is available:
+out-of-memory error is close. There are two inputs; either suffices:
 
 * the trace: ``cudaFree`` or ``hipFree`` (or unmapping) on a thread that launches, within steps. A steady
   state has none. In fewer than half of the steps, or in a single recorded step, it may be the end of the
@@ -9,7 +9,7 @@ out-of-memory error is close. Two inputs, whichever is available:
 * the allocator's own counters. Any retry is reported, because a steady state has none; in reported issues,
   one or two slowed steps down. High severity from one per step. Survived out-of-memory errors count too.
 
-The loss is read from the trace, for the rank that loses most, because all ranks wait for it: the device's
+The loss is measured in the trace, on the rank that loses most, because all ranks wait for it: the device's
 idle time in these calls and right after them, plus exposed transfer with an empty queue meanwhile. With the
 fix the calls return at once. A CPU rank has no such allocator.
 """
@@ -36,9 +36,9 @@ from zprof.step.rank_times import ALLOCATES, are_calls, count_per_step, keep_rec
 from zprof.step.tasks import Bools, Graph, RankGraph
 
 _FREQUENT_PER_STEP, _RARE_PER_STEP = 1.0, 0.1
-#: If at least this share of the steps has a free, it is not the warm-up.
+#: With frees in at least this share of the steps, they are not part of the warm-up.
 _MIN_STEADY_RATIO = 0.5
-#: Minimum share of the step for a note if nothing is freed; with frees in steady steps, for high confidence.
+#: Minimum share of the step: for a note if nothing is freed, and for high confidence if steady steps free.
 _MIN_STEP_RATIO = 0.01
 
 _SEGMENTS = (
@@ -105,7 +105,7 @@ def _judge_calls(analysis: RunAnalysis, calls: AllocatorCalls, retries: int) -> 
     is_steady = calls.steps_with_free_ratio >= _MIN_STEADY_RATIO and calls.steps > 1
     is_sure = calls.lost_ratio >= _MIN_STEP_RATIO and calls.steps > 1
     sure = Confidence.HIGH if is_sure else Confidence.MEDIUM
-    # a trace without frees has none to report
+    # a trace without frees has nothing to report
     verbs, basis = (("frees", calls.frees), ("allocates", calls.allocations)), analysis.time.basis
     parts = [f"{verb} device memory {format_frequency(count, basis)}" for verb, count in verbs if count]
     return Signal(

@@ -1,8 +1,8 @@
-"""ZP211: the scores of attention are kept, for each head and each pair of tokens.
+"""ZP211: attention scores are kept for each head and each pair of tokens.
 
 A fused attention kernel (FlashAttention, arXiv 2205.14135) computes the softmax in tiles and keeps only its
-output and one number per row. The scores are found by their stacks: what a softmax makes within attention,
-and everything of the same size that attention makes. Reported from 5 % of the peak.
+output and one number per row. The scores are found by their stacks: the output of a softmax within attention,
+and everything of the same size that attention allocates. Reported from 5 % of the peak.
 """
 
 import re
@@ -27,9 +27,10 @@ from zprof.model.training import Framework
 
 _SHARE_RATIO = 0.05
 _TENANTS = (Tenant.ACTIVATIONS.value, Tenant.TEMPORARY_BUFFERS.value)
-#: Names of files and functions, the last parts of a frame ``path/file.py:12 function``.
+#: File and function names, the last parts of a frame ``path/file.py:12 function``.
 _ATTENTION = re.compile(r"attention|attn|sdpa", re.ASCII | re.IGNORECASE)
-#: A softmax, not the logarithm of one, which is a loss. Classifiers have it too, but of small tensors.
+#: A softmax, but not a log-softmax, which belongs to a loss. Classifiers have a softmax too, on small
+#: tensors.
 _SOFTMAX_OPERATORS = frozenset({"_softmax", "softmax", "_safe_softmax"})
 _SOFTMAX = re.compile(r"softmax", re.ASCII | re.IGNORECASE)
 _MAX_FACTS = 3
@@ -94,8 +95,8 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None
 def _find_scores(top: Sequence[Allocation]) -> tuple[Allocation, ...]:
     """Return the allocations that hold attention scores.
 
-    A softmax makes them; what the same function or attention makes of their size, or of half of it (in 16
-    bit), is another form of them. Row maxima and sums are far smaller.
+    A softmax allocates them. Other allocations of the same function or of attention, with the same size or
+    half of it (16 bit), are copies of them. Row maxima and sums are far smaller.
     """
     rows = [row for row in top if row.tenant in _TENANTS]
     softmaxes = [
@@ -114,19 +115,19 @@ def _find_scores(top: Sequence[Allocation]) -> tuple[Allocation, ...]:
 
 
 def _find_function(row: Allocation) -> str:
-    """Return file and function of the user's frame, without the line."""
+    """Return the file and function of the user's frame, without the line."""
     file, _, rest = row.where.rpartition(":")
     return f"{file} {rest.partition(' ')[2]}"
 
 
 def _matches(pattern: re.Pattern[str], row: Allocation) -> bool:
-    """Return True if an operator, a function or a file of the stack has such a name."""
+    """Return True if an operator, function or file of the stack has such a name."""
     names = (frame.replace("\\", "/").rsplit("/", 1)[-1] for frame in row.stack)
     return any(pattern.search(name) for name in (row.operator, *names))
 
 
 def _estimate_saving(largest: LargestRank, score_bytes: int) -> tuple[float, float]:
-    """Return the bytes freed: scores have the same share in other phases, or are all that is there."""
+    """Return the bytes freed: scores have the same share in other phases, or are all there is."""
 
     def held_bytes(held: Mapping[Tenant, int]) -> int:
         return held.get(Tenant.ACTIVATIONS, 0) + held.get(Tenant.TEMPORARY_BUFFERS, 0)

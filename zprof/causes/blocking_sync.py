@@ -1,6 +1,6 @@
 """ZP503: the host waits for its device repeatedly, and each time the queue runs dry.
 
-The wait for the last kernel is not a loss, it would only move elsewhere. The loss is the time from the end of
+The wait for the last kernel is not a loss: it would only move elsewhere. The loss is the time from the end of
 that kernel until the next one runs: the host wakes up, continues and launches. Signs: the idle time within
 calls that block until the device is done (:mod:`zprof.analysis.time.host_calls`), and up to 1 ms of the gap
 right after each, on most ranks. At least 1 % of the step is a note (docs/thresholds.md), at least 2 % a
@@ -11,8 +11,8 @@ reported, and in a single step the longest wait is ignored (:mod:`zprof.analysis
 The evidence and the fixes are those of the operators and kinds of wait that cost most. With the fix the
 blocking calls return at once.
 
-A CPU rank can read a scalar immediately. There the sign is exposed transfer of collectives that the rank
-waits for right after reading a scalar: all collectives in flight have to end, needed or not.
+A CPU rank can read a scalar immediately. There the sign is the exposed transfer of collectives that the rank
+waits for right after reading a scalar: all collectives in flight have to finish, needed or not.
 """
 
 from collections.abc import Sequence
@@ -50,9 +50,9 @@ from zprof.step.tasks import NONE, Bools, Graph, RankGraph
 
 #: Minimum share of the step: for a note, for a finding, and for high confidence.
 _MIN_STEP_RATIO, _MEDIUM_STEP_RATIO, _SURE_STEP_RATIO = 0.01, 0.02, 0.05
-#: Up to this many waits per step are normal, as the loss is read: a note, unless they cost much.
+#: Up to this many waits per step are normal, because the loss is read: a note, unless they cost much.
 _MAX_NORMAL_COUNT = 1.5
-#: Waits per step and rank by which a run has more of them than its baseline.
+#: Minimum excess of waits per step and rank over the baseline.
 _MORE_WAITS = 0.5
 
 CAUSE = Cause(
@@ -153,7 +153,7 @@ def observe(step: PlayedStep) -> Observation | None:
 
 @CAUSE.edit
 def unblock_waits(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Unblock waits for the device; on CPU ranks delay those at reads of scalars, or drop them.
+    """Unblock waits for the device. On CPU ranks, delay or drop the waits at scalar reads.
 
     A collective in flight may be needed at the next call that uses one.
     """
@@ -176,6 +176,6 @@ def is_needed(analysis: RunAnalysis) -> bool:
 
 @CAUSE.compare
 def is_waiting_as_often(analysis: RunAnalysis, baseline: RunAnalysis) -> bool:
-    """Return True if the hosts of the baseline waited for their devices about as often, at whatever cost."""
+    """Return True if the baseline's hosts waited for their devices about as often, at any cost."""
     now, before = (len(each.waits) / max(1, len(each.steps)) for each in (analysis, baseline))
     return 0 < now < before + _MORE_WAITS

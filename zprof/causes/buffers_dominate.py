@@ -3,18 +3,18 @@
 A sharded step needs the parameters of two units (one in use, one prefetched) and the gradients of two (one
 reduced, one produced), and FSDP2 holds a gathered unit twice while it copies it out of the flat buffer: six
 units U. The minimum is two units, one gathered and one reduced. A module outside of the blocks that is
-gathered separately (an embedding) is counted by itself. Memory that a backend allocates in its collectives is
-not under the program's control and shrinks in proportion.
+gathered separately (an embedding) is counted by itself. The program does not control what a backend allocates
+in its collectives; that memory shrinks in proportion.
 
     C = buffers without the backend's      lo = C - 6 U,  hi = C - 2 U + the backend's share of that
 
 Reported if lo is at least 5 % of the peak and the buffers are at least 30 % of the peak or more than what
-sharding saves. A finding has medium severity from 5 %. 30 % is slightly more than a healthy stage 3 with
-four units on two ranks has without the backend's part (25 %).
+sharding saves. A finding has medium severity from 5 %. 30 % is slightly above the 25 % that a healthy stage 3
+with four units on two ranks has without the backend's part.
 
-DDP keeps gradients in addition to buckets of the same size. There the bytes to free are the smaller of the
-two at each phase's peak, because ``gradient_as_bucket_view`` merges them. Gradients that are already alive in
-the forward do not count: they belong to ZP207.
+DDP keeps gradients in addition to buckets of the same size. There the freed bytes are the smaller of the two
+at each phase's peak, because ``gradient_as_bucket_view`` merges them. Gradients that are already alive in the
+forward do not count: they belong to ZP207.
 """
 
 from collections.abc import Mapping

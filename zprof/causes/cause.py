@@ -1,4 +1,4 @@
-"""Define the record of a cause: its texts, its thresholds' words, and the functions that find and undo it.
+"""Define the record of a cause: its texts, and the functions that find and remove it.
 
 A cause is one file of this folder, with one record::
 
@@ -12,7 +12,7 @@ A cause is one file of this folder, with one record::
     def load_without_wait(analysis, graph, finding):     # the measured step without it
         return [...]
 
-What is the same for all causes is done once, in :mod:`zprof.diagnosis`: severity, saving
+The part common to all causes is in :mod:`zprof.diagnosis`: severity, saving
 (``find_causes.price_finding``, which plays the step of :mod:`zprof.step.play`), claims, order.
 """
 
@@ -36,7 +36,7 @@ from zprof.step.tasks import Graph
 
 #: A cause is present if the gain exceeds this share of the step.
 MIN_GAIN_RATIO = 0.015
-#: Labels of facts that several causes state.
+#: Labels of facts that several causes report.
 COMMON_EVIDENCE: Mapping[str, tuple[str, Unit]] = {
     "replayed_saving": ("reduction {of_step} time in a replay without it", Unit.NS),
     "share_of_step": ("{of_step}", Unit.RATIO),
@@ -63,31 +63,31 @@ COMMON_EVIDENCE: Mapping[str, tuple[str, Unit]] = {
 
 
 class Need(StrEnum):
-    """What a run must have for a cause to be looked for; without it, the file of the cause is not loaded."""
+    """What a run must have for a cause to be tested; otherwise the cause's file is not loaded."""
 
     #: Steps were timed.
     STEPS = "steps"
     #: Memory of a rank was recorded.
     MEMORY = "memory"
-    #: Ranks compute on accelerators, with streams and an allocator of their own.
+    #: Ranks compute on accelerators, which have streams and an allocator.
     DEVICE = "device"
     #: The job is stuck.
     HANG = "hang"
 
 
 class Proof(StrEnum):
-    """What a cause is proven by, which decides what lowers its confidence."""
+    """The kind of proof of a cause, which decides what lowers its confidence."""
 
     #: Times of events, on one rank or between ranks.
     TIMES = "times"
     #: Counts and bytes on each rank alone: lost events change nothing.
     COUNTS = "counts"
-    #: Speeds of transfers or kernels, which on CPU ranks depend on who else runs there.
+    #: Speeds of transfers or kernels, which on CPU ranks depend on the machine's load.
     SPEEDS = "speeds"
 
 
 class Sign(StrEnum):
-    """What one cause shows by, and others produce as well."""
+    """A sign of one cause that other causes produce as well."""
 
     LATE_RANK = "a rank is late"
     LATE_GATHERS = "gathers start late"
@@ -101,18 +101,18 @@ class Sign(StrEnum):
 
 
 class Signal(Struct, frozen=True, kw_only=True):
-    """What shows that a cause is present in a run.
+    """The evidence that a cause is present in a run.
 
     Attributes:
-        confidence: How certain the cause is, whatever it costs.
-        words: Numbers and words of the sentence of the record, by the names in its braces.
+        confidence: How certain the cause is, regardless of its cost.
+        words: Numbers and words for the record's sentence, by the names in its braces.
         facts: The numbers behind the claim, in the order in which they are read.
-        lost_ns: What the cause costs per step at most: the saving is from 0 to this.
-        saving_ns: Range of the saving per step, in place of ``lost_ns``.
+        lost_ns: Maximum cost per step: the saving ranges from 0 to this.
+        saving_ns: Range of the saving per step, instead of ``lost_ns``.
         saving_bytes: Range by which the memory of the largest rank shrinks; None if it is not about memory.
         severity: None to rate the saving as a share of the step.
-        sentence, disprove: Texts in place of those of the record; words fill the braces of the sentence.
-        fix: What to do, in place of the fix of the record; ``numbers`` fill its ``$names``.
+        sentence, disprove: Texts that replace those of the record; ``words`` fill the braces of the sentence.
+        fix: What to do, instead of the record's fix; ``numbers`` fill its ``$names``.
         locate: Finds the line of the user's program; called only if the signal becomes a finding.
     """
 
@@ -131,17 +131,17 @@ class Signal(Struct, frozen=True, kw_only=True):
 
 
 class Observation(Signal, frozen=True, kw_only=True):
-    """What the measured step shows of a cause, and the steps without it: it is present if they are shorter.
+    """What the measured step shows of a cause; the cause is present if the steps without it are shorter.
 
     Attributes:
-        changed: The steps without the cause, in place of those of its edit.
+        changed: The steps without the cause, instead of those of its edit.
         min_ratio: Minimum gain as a share of the step; less is enough if the cause itself was seen.
         max_saving_ns: The largest possible saving per step.
-        lowered_ratio: Share of the least gain that the fix may lose again.
+        lowered_ratio: Share of the smallest gain that the fix may lose again.
         note_below_ratio: With a lower gain than this share of the step, the finding is a note.
-        is_doubtful: Something else may be the cause of the same signs: the finding is a note.
-        max_confidence: The most that the recording supports.
-        gain_rank: The rank that the gain is about, if it is one.
+        is_doubtful: Something else may cause the same signs: the finding is a note.
+        max_confidence: The highest confidence that the recording supports.
+        gain_rank: The rank that the gain is about, if it is a single rank.
     """
 
     changed: Sequence[Graph] | None = None
@@ -160,12 +160,12 @@ class Absent(Struct, frozen=True):
 
 #: Find the signs of a cause in a run, against a baseline if there is one; None if there are none.
 Detect = Callable[[RunAnalysis, RunAnalysis | None], Signal | Untested | None]
-#: Look at the measured step; None if it says nothing about the cause.
+#: Look at the measured step; None if it shows nothing about the cause.
 Observe = Callable[[PlayedStep], Observation | Absent | None]
-#: Return the step without the cause, once for each way in which a fix may turn out; empty if it finds nothing
-#: to change. The step itself says that the run has the fix already.
+#: Return the step without the cause, once for each possible outcome of a fix; empty if there is nothing to
+#: change. Returning the step itself means that the run has the fix already.
 Edit = Callable[[RunAnalysis, Graph, Finding], Sequence[Graph]]
-#: Return what the engine would schedule otherwise, for ranks whose units are known but not their kernels.
+#: Return the changes to the engine's schedule, for ranks whose units are known but whose kernels are not.
 Reschedule = Callable[[RunAnalysis, Finding], Sequence[Change]]
 
 
@@ -177,31 +177,30 @@ class Cause(Struct, kw_only=True, eq=False):
             volume, ZP5xx host and device, ZP6xx hangs.
         name: Name in reports, and of the file.
         meaning: What the cause says about a run; the first line of its page.
-        needs: What a run must have for it to be looked for.
-        terms: Ledger terms that its saving is taken from, in this order.
+        needs: What a run must have for the cause to be tested.
+        terms: Ledger terms from which its saving is taken, in this order.
         other_rank_terms: Terms of other ranks that are the same loss: while ranks wait, the late one idles.
-        taken_from: Key of the fact that states the part of the terms in which the saving lies.
-        sign: What it shows by, if other causes produce that too.
+        taken_from: Key of the fact that has the part of the terms in which the saving lies.
+        sign: Its sign, if other causes produce it too.
         produces: Signs of other causes that it also produces. If it is found above low confidence, it claims
-            its time first, and the other gets the remainder.
-        proof: What it is proven by.
-        adds: Key of the fact that states what the recording itself adds to each step.
-        is_priced_by_step: The cause is proven by counts or bytes, and only the step without it shows what it
-            costs.
+            its time first, and the other cause gets the remainder.
+        proof: Kind of its proof.
+        adds: Key of the fact that has the time the recording itself adds to each step.
+        is_priced_by_step: Counts or bytes prove the cause, and only the step without it shows its cost.
         is_stall: A host that runs ahead would hide it; a wait at the end of each step exposes it.
         idles_device: It leaves the device idle; while it is untested, idle time has no known cause.
         is_decisive: A run is "ok" only if this was tested.
-        is_failure: It ended the program: it leads all findings that save no time.
-        is_risk: It puts a run at risk, however much a fix frees.
-        outranks_signs: What the measured step shows of it decides, not the signs of the recording.
-        amounts: Keys of the facts that say how much of it there is, whatever it costs.
-        sentence: The claim; ``{lost:ns}`` is a number of the signal in a unit, ``{per_step}`` a word of the
-            run (:class:`zprof.model.time.BasisWords`).
+        is_failure: It ended the program, so it is listed before all findings that save no time.
+        is_risk: It puts a run at risk, regardless of how much a fix frees.
+        outranks_signs: The measured step decides, not the signs in the recording.
+        amounts: Keys of the facts that quantify it, regardless of its cost.
+        sentence: The claim; ``{lost:ns}`` is a number of the signal in a unit, ``{per_step}`` one of the
+            run's words (:class:`zprof.model.time.BasisWords`).
         observed: The claim if only the measured step shows the cause.
-        evidence: Label and unit of its facts, by key; see ``COMMON_EVIDENCE``.
+        evidence: Label and unit of each fact, by key; see ``COMMON_EVIDENCE``.
         fix: What to change, by framework and engine.
         action: What to do, in a few words, if the fix is code.
-        disprove: An experiment that shows that it is not the cause.
+        disprove: An experiment that would show that it is not the cause.
     """
 
     id: str
@@ -254,31 +253,31 @@ class Cause(Struct, kw_only=True, eq=False):
         return function
 
     def reschedule(self, function: Reschedule) -> Reschedule:
-        """Declare the function that lists what the engine would schedule otherwise."""
+        """Declare the function that lists the changes to the engine's schedule."""
         self.list_changes = function
         return function
 
     def refute(self, function: Callable[[PlayedStep], bool]) -> Callable[[PlayedStep], bool]:
-        """Declare the function that tells if the measured step shows another reason for the signs."""
+        """Declare the function that checks if the measured step shows another reason for the signs."""
         self.is_refuted = function
         return function
 
     def doubt(self, function: Callable[[RunAnalysis], bool]) -> Callable[[RunAnalysis], bool]:
-        """Declare the function that tells if low confidence is not about time: the fix may be impossible."""
+        """Declare the function that checks if low confidence is not about time: the fix may be impossible."""
         self.is_note = function
         return function
 
     def compare(
         self, function: Callable[[RunAnalysis, RunAnalysis], bool]
     ) -> Callable[[RunAnalysis, RunAnalysis], bool]:
-        """Declare the function that tells if the baseline had as much of it, exposed or hidden."""
+        """Declare the function that checks if the baseline had as much of it, exposed or hidden."""
         self.is_lasting = function
         return function
 
     def complete(
         self, function: Callable[[RunAnalysis, Finding], Sequence[Fact]]
     ) -> Callable[[RunAnalysis, Finding], Sequence[Fact]]:
-        """Declare the function that states the facts which only the final range tells."""
+        """Declare the function that adds the facts known only from the final range."""
         self.state_rest = function
         return function
 
@@ -322,7 +321,7 @@ def rate_severity(saving: float, total: float) -> Severity:
 
 
 def write_evidence(cause: Cause, fact: Fact, time: Time) -> Evidence:
-    """Return a fact with its key, label and unit, in the words of the run."""
+    """Return a fact with its key, label and unit, in the run's words."""
     label, unit = cause.evidence.get(fact.key) or COMMON_EVIDENCE[fact.key]
     return Evidence(
         key=fact.key.format(**fact.words),
@@ -345,14 +344,14 @@ class _SentenceFormatter(Formatter):
     """Format numbers in units: ``{lost:ns}``, ``{size:bytes}``, ``{share:percent}``, ``{speed:rate}``."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Return the value in the unit that the specification names, else as Python would."""
+        """Return the value in the unit of the format specification; other specifications are Python's."""
         if format_spec in _FORMATS:
             return _FORMATS[format_spec](value)
         return str(super().format_field(value, format_spec))
 
 
 def write_sentence(template: str, words: Mapping[str, object], time: Time) -> str:
-    """Fill a sentence with the numbers of a signal, and with the words of the run."""
+    """Fill a sentence with a signal's numbers and the run's words."""
     basis = time.words
     known = {
         "per_step": basis.per_step,
@@ -376,7 +375,7 @@ def make_memory_signal(
     disprove: str = "",
     locate: Callable[[], SourceLocation | None] = lambda: None,
 ) -> Signal:
-    """Return a signal about the largest rank, whose number and peak are words of each sentence.
+    """Return a signal about the largest rank; its number and peak are words for the sentence.
 
     Its severity follows from the freed share of the device's memory, or of the peak if that is unknown.
     """

@@ -35,7 +35,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None
 
 
 def _describe_standing(hang: Hang) -> str:
-    """Return who stands in which of the first two operations that wait for one another."""
+    """Return which ranks are in each of the first two operations that wait for each other."""
     parts = []
     for number, operation in enumerate(hang.operations[:2]):
         ranks = next((wait.ranks for wait in hang.waits if wait.operation == number), operation.entered)

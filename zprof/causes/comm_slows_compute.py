@@ -6,12 +6,12 @@ Reported if the slowdown is above 1.15 and the excess above 3 % of the step, 1 %
 (docs/thresholds.md; A100 GEMMs reached 1.76, NVIDIA/nccl issue 1428). With the fix kernels run as fast as
 alone.
 
-Kernels of one name can do different work when concurrent than alone, in blocks of a different size. So on a
-device the median kernel (``typical_factor``) must also exceed 1.10.
+Kernels with the same name can do different work, in blocks of a different size, when they run concurrently.
+So on a device the median kernel (``typical_factor``) must also exceed 1.10.
 
 Ranks on a CPU share its cores with the threads that communicate: a few kernels lose their core for a time
 slice of the scheduler, and the mean is 1.3 to 9 times the time alone in healthy gloo runs on two cores, where
-the median kernel took 0.95 to 1.13 times as long (seven runs). What gloo takes there is a note.
+the median kernel took 0.95 to 1.13 times as long (seven runs). Time lost to gloo there is a note.
 """
 
 from collections.abc import Sequence
@@ -43,11 +43,11 @@ _MIN_FITTED_RATIO = 1.10
 _MIN_STEP_RATIO, _MIN_REPLAYED_RATIO = 0.03, 0.01
 #: Minimum slowdown of the median kernel on a device; medians mix kernel sizes, which hides some of it.
 _MIN_TYPICAL_RATIO = 1.10
-#: Below this concurrent share of the step, even kernels twice as slow are not worth a finding.
+#: Below this concurrent share of the step, even a slowdown by a factor of 2 is not worth a finding.
 _MIN_CONCURRENT_RATIO = 0.06
 #: High confidence needs this many kernels and this share of the time compared, from names that mostly agree.
 _SURE_KERNELS, _SURE_JUDGED_RATIO, _MIN_AGREEING_RATIO = 20, 0.05, 0.5
-#: Keys of facts that the edit and the final range are computed from.
+#: Keys of the facts from which the edit and the final range are computed.
 _FACTOR, _LOST = "slowdown_beside_collectives", "lost_to_slowdown"
 
 _GPU_FIX = (
@@ -124,7 +124,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 
 def _make_facts(factor: float, kernels: int, concurrent_ns: float, lost_ns: float) -> list[Fact]:
-    """Return what was measured of a slowdown; times are per rank and step."""
+    """Return the facts of a slowdown; times are per rank and step."""
     return [
         make_fact(_FACTOR, factor),
         make_fact("compute_beside_collectives_per_step", concurrent_ns),
@@ -142,7 +142,7 @@ def _rate_confidence(slowdown: Slowdown, *, on_cpu: bool) -> Confidence:
 
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation | None:
-    """Return that kernels at the same place of repeated blocks are slower beside collectives."""
+    """Return that kernels at the same place in repeated blocks are slower while collectives run."""
     assert step.graph is not None
     analysis = step.analysis
     if is_refuted(step):
@@ -160,14 +160,14 @@ def observe(step: PlayedStep) -> Observation | None:
 
 @CAUSE.refute
 def is_refuted(step: PlayedStep) -> bool:
-    """Return True if kernels of the measured step that do the same work are hardly slower."""
+    """Return True if kernels with the same work in the measured step are hardly slower."""
     assert step.graph is not None
     return measure_slowdown(step.analysis, step.graph).factor <= _MIN_FITTED_RATIO
 
 
 @CAUSE.edit
 def undo_slowdown(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Undo the slowdown of the typical kernel, that of the mean ns, and the one that the finding states."""
+    """Undo the slowdown of the typical kernel, the mean slowdown per ns, and the finding's slowdown."""
     fitted = {measure_slowdown(analysis, graph, by_time=by_time).factor for by_time in (False, True)}
     stated = {entry.value for entry in finding.evidence if entry.key == _FACTOR}
     return [edits.undo_slowdown(graph, factor) for factor in sorted(fitted | stated) if factor > 1]

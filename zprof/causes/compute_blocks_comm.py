@@ -39,11 +39,11 @@ from zprof.step.tasks import NONE, Graph
 
 _MIN_STEP_RATIO = 0.02
 _BLOCKED_NS = 50_000
-#: Minimum share of blocked gathers; fewer are blocked by chance.
+#: Minimum share of blocked gathers; a smaller share is chance.
 _MIN_BLOCKED_RATIO = 0.25
 _MIN_COUNT_FOR_HIGH_CONFIDENCE = 10
 _SAVING_RATIOS = (0.7, 1.1)
-#: Minimum gain if this share of a step's collectives is held, or more.
+#: Minimum gain if at least this share of a step's collectives is blocked.
 _MIN_OBSERVED_RATIO, _MIN_HELD_RATIO = 0.01, 0.25
 
 _QUEUES = (
@@ -136,7 +136,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation | None:
-    """Return how many collectives are held by kernels; released, they tell what it costs."""
+    """Return how many collectives kernels block; the step without the blocking shows the cost."""
     graph = step.graph
     assert graph is not None
     count, total = (

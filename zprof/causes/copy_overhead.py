@@ -6,9 +6,9 @@ launched within ``FSDP::all_gather_copy_in`` and ``..._out``, during which nothi
 needless gathers (ZP412 to ZP415) do not count: they disappear with the gathers. Reported above 3 % of the
 step (chosen), or if a replay of the step shows a cost of 1 %.
 
-FSDP2 cannot do without these copies. Confidence is high if copies out move fewer bytes per second than copies
-in. If ``chunk_cat`` is no faster, or takes most of the time, the cost is the usual one, or padding of shapes
-that do not divide evenly (ZP417): low confidence. It is medium if the bytes of either are unknown.
+FSDP2 needs these copies. Confidence is high if copies out move fewer bytes per second than copies in. If
+``chunk_cat`` is no faster, or takes most of the time, the cost is usual, or due to padding of shapes that do
+not divide evenly (ZP417): low confidence. It is medium if the bytes of either copy are unknown.
 
 With the fix there are no copies, as if parameters were views of a flat unit.
 """
@@ -44,7 +44,7 @@ from zprof.step.tasks import NONE, Bools, Graph, RankGraph
 _MIN_STEP_RATIO = 0.03
 _MIN_COPIES = 3
 #: Copies in cost about as much as copies out (0.53 to 0.63 of both in healthy FSDP2 programs on CPU ranks).
-#: If copies in are most of the time, copies out of gathers are not slower than usual.
+#: If copies in take most of the time, copies out of gathers are not slower than usual.
 _MAX_COPY_IN_RATIO = 1 / 2
 #: A copy out reads and writes 2 bytes of a 16-bit parameter; ``chunk_cat`` reads 2 and writes 2 or 4. So
 #: copies out are 0.75 to 1.0 times as fast as copies in, by bytes of the message, at memory bandwidth.
@@ -138,10 +138,10 @@ def _rate_by_speed(analysis: RunAnalysis) -> Confidence:
 
 @CAUSE.edit
 def drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Drop the work of copies with half of their launch cost, and with all of it: parameters become views.
+    """Drop the copies with half, and with all, of their launch cost: parameters become views.
 
-    Copies into the buffer of a gather have names of other work; they are known by their place before it. On
-    CPU ranks they are part of what the thread does between its calls.
+    The kernels that copy into a gather's buffer have generic names; they are recognized by their place before
+    the gather. On CPU ranks they are part of the thread's work between its calls.
     """
     if not graph.has_kernels:
         known = {entry.key: entry.value for entry in finding.evidence}
@@ -159,5 +159,5 @@ def drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequen
 
 @CAUSE.doubt
 def is_usual_cost(analysis: RunAnalysis) -> bool:
-    """Return True: copies of usual speed are needed, whatever they cost."""
+    """Return True: copies of usual speed are needed, regardless of their cost."""
     return True

@@ -1,21 +1,21 @@
 """ZP502: the host launches slower than kernels run, so the device runs out of work.
 
-Signs: idle time with nothing queued in which the host was active (its recorded events start or end at most
-1 ms apart), and that is not a wait for the device, the allocator, a data loader or an optimizer on the CPU;
-on most ranks, in the typical step (:mod:`zprof.analysis.time.host_time`). Where the recording shows nothing
-of the host, it may sleep or wait for a lock: then the cause is untested. At least 10 % of the step is a
+Signs: idle time with nothing queued in which the host was active (its recorded events start or end at most 1
+ms apart), and that is not a wait for the device, the allocator, a data loader or an optimizer on the CPU; on
+most ranks, in the typical step (:mod:`zprof.analysis.time.host_time`). If the recording has no host events in
+that time, the host may sleep or wait for a lock: then the cause is untested. At least 10 % of the step is a
 finding (docs/thresholds.md), at least 15 % has high confidence: healthy CPU ranks, two on two cores, had up
 to 8 %.
 
-On a CPU rank the recorder itself takes some of that time, so the finding never has high confidence. That is
-processor time, so it is compared with the step without the time in which the thread was ready but had no
-processor: other programs on the machine make a step longer, and no Python cheaper. If it is too little for a
-finding, but all time outside of operators is enough, the cause is untested. A recording of Python calls
-(``with_stack=True``) slows the host several times: low confidence.
+On a CPU rank the recorder itself takes some of that time, so the finding never has high confidence. Host time
+there is processor time, so it is compared with the step without the time in which the thread was ready but
+had no processor: other programs on the machine make a step longer, but Python no cheaper. If it is too short
+for a finding, but all time outside of operators is long enough, the cause is untested. A recording of Python
+calls (``with_stack=True``) slows the host several times: low confidence.
 
 If the host is late, the next gather is late too, and its transfer is exposed: that is lost as well. Ranks
-that wait for a processor do so during that Python, too: what is lost grows as the step does. With the fix the
-hosts launch in half of the time, or instantly. A single late host is a different finding.
+also wait for a processor during that Python code, so the loss grows with the step. With the fix the hosts
+launch in half of the time, or instantly. A single late host is a different finding.
 """
 
 from collections.abc import Sequence
@@ -112,7 +112,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 
 def _rate_confidence(analysis: RunAnalysis, share: float) -> Confidence:
-    """Return the confidence: never high on a CPU, low where recording itself slowed the host."""
+    """Return the confidence: never high on a CPU, low if recording itself slowed the host."""
     if is_host_inflated(analysis):
         return Confidence.LOW
     if has_device(analysis):
@@ -127,7 +127,7 @@ def _locate_idle(analysis: RunAnalysis) -> SourceLocation | None:
 
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation:
-    """Return that hosts were active while nothing was queued, which bounds what faster hosts save."""
+    """Return that hosts were active while nothing was queued, which bounds the saving of faster hosts."""
     hosts = measure_late_hosts(step.analysis)
     return Observation(
         facts=[make_fact("idle_nothing_queued_per_step", hosts.idle_ns)],

@@ -2,8 +2,8 @@
 
 Signs: the idle time within ``enumerate(DataLoader)#….__next__``, with the launch gap right after it, on most
 ranks and in the typical step. At least 2 % of the step is a finding (docs/thresholds.md; measured healthy
-loaders take 0.3 to 0.7 %), at least 5 % has high confidence. The step of devices, played with
-batches that are ready, may show less: from a gain of 1.5 %.
+loaders take 0.3 to 0.7 %), at least 5 % has high confidence. The step played with batches that are ready may
+reveal smaller losses on devices: from a gain of 1.5 %.
 
 A late first batch (workers start, caches are cold) is not reported if the others are on time. A batch that is
 late on a single rank belongs to ZP301 and ZP302. With the fix each batch is ready when it is requested.
@@ -34,7 +34,7 @@ from zprof.step.tasks import Graph
 
 #: Minimum share of the step: for a finding, and for high confidence.
 _MIN_STEP_RATIO, _SURE_STEP_RATIO = 0.02, 0.05
-#: Loaders that take at most this much longer than in the baseline are the same.
+#: Loaders that take at most this much longer than in the baseline count as unchanged.
 _MAX_GROWTH_RATIO = 1.5
 
 CAUSE = Cause(
@@ -84,7 +84,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation | None:
-    """Return that some of the hosts' time is spent in the loader; the step without it tells what it costs."""
+    """Return that hosts spend time in the loader; the step without that time shows the cost."""
     assert step.graph is not None
     loading_ns = measure_loading_ns(step.analysis, step.graph)
     if not any((each > 0).any() for each in loading_ns.values()):
@@ -94,7 +94,7 @@ def observe(step: PlayedStep) -> Observation | None:
 
 @CAUSE.edit
 def load_without_wait(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Return the step without the host time that waits for the loader, in excess of a fetch."""
+    """Return the step without the time that the host waits for the loader, beyond a fetch."""
     return [edits.shorten_gaps(graph, measure_loading_ns(analysis, graph))]
 
 
@@ -106,7 +106,7 @@ def is_loading_as_long(analysis: RunAnalysis, baseline: RunAnalysis) -> bool:
 
 
 def _measure_loading_ns(analysis: RunAnalysis) -> float:
-    """Measure the mean time per rank and step in the loader; 0 if the run has been moved away."""
+    """Measure the mean time per rank and step in the loader; 0 if the run was moved or deleted."""
     run, steps = analysis.source, sum(len(tracks.host_steps) for tracks in analysis.tracks)
     if run is None or not steps:
         return 0.0

@@ -1,13 +1,14 @@
 """ZP419: the first gather of a step is launched after the next batch, and nothing hides it.
 
-Prefetch hides the gather of a unit behind the compute of the one before. The first unit has none before it.
-Its parameters are new as soon as the optimizer has updated them, but an engine gathers them when the forward
-begins: after logging, the data loader, and the copy of the batch. Launched right after the update, the gather
-runs beside all that (torchtitan#1955, Megatron-LM#4389; NVIDIA's Apex overlaps it with the update itself).
+Prefetch hides the gather of a unit behind the compute of the previous unit. The first unit has no previous
+unit. Its parameters are new as soon as the optimizer has updated them, but an engine gathers them when the
+forward begins: after logging, the data loader, and the copy of the batch. Launched right after the update,
+the gather overlaps all of these (torchtitan#1955, Megatron-LM#4389; NVIDIA's Apex overlaps it with the update
+itself).
 
-Only the measured step shows it: the step with each first gather launched right after the last kernel before
-it that is no copy. It is reported from a gain of 1.5 % of the step, as all that only the step shows, and if
-1 % of the step is exposed in these gathers, because less is not worth playing.
+Only playing the measured step shows it, with each first gather launched right after the last preceding kernel
+that is not a copy. It is reported from a gain of 1.5 % of the step, like all causes that only the step shows,
+and if 1 % of the step is exposed in these gathers: less is not worth playing.
 """
 
 from collections.abc import Sequence
@@ -60,7 +61,7 @@ CAUSE = Cause(
 
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation | None:
-    """Return what is exposed of the first gathers; the step without it tells what that costs."""
+    """Return the exposed part of the first gathers; the step without it shows the cost."""
     analysis, first = step.analysis, step.analysis.compute_once(_find_first_gathers)
     exposed_ns = mean_per_step(analysis, first.ints("exposed_transfer_ns").sum())
     if exposed_ns < _MIN_EXPOSED_RATIO * mean_wall_ns(analysis):
@@ -77,7 +78,7 @@ def observe(step: PlayedStep) -> Observation | None:
 
 
 def _find_first_gathers(analysis: RunAnalysis) -> Columns:
-    """Return the first gather of each step of each rank that a forward or a backward needs."""
+    """Return the first gather that a forward or backward pass needs, for each step and rank."""
     gathers = analysis.collectives.at(np.array(sorted(select_opening_gathers(analysis)), dtype=np.int64))
     steps = gathers.group_by("rank", "step")
     in_order = np.lexsort((gathers.ints("start_ns"), steps.codes))
@@ -92,7 +93,7 @@ def launch_after_update(analysis: RunAnalysis, graph: Graph, finding: Finding) -
 
 
 def _launch_earlier(rank: RankGraph, rows: frozenset[int]) -> RankGraph:
-    """Move these gathers, with the copy into their buffer, behind the last kernel that is no copy."""
+    """Move these gathers, with the copies into their buffers, behind the last kernel that is not a copy."""
     main = find_main_stream(rank.tasks, rank.collective != NONE)
     computes = (rank.stream == main) & (rank.collective == NONE)
     computes &= ~rank.tasks.kernel.match(lambda name: name.startswith(_COPIES))

@@ -1,7 +1,8 @@
 """Choose the form of a fix that suits the run: its framework and engine, with the run's own sizes.
 
-A cause states its fix once, as a form per engine and the settings of frameworks around them. A run of a known
-engine gets that form only. The reference engine gets the form of FSDP2 too, for readers of the demonstration.
+A cause defines its fix once: a form per engine, and the settings of the frameworks around the engines. A run
+of a known engine gets only that engine's form. The reference engine gets the FSDP2 form too, for readers of
+the demonstration.
 """
 
 from collections.abc import Mapping
@@ -17,20 +18,20 @@ from zprof.analysis.time.host_time import count_processors_per_rank
 from zprof.model.collectives import CollectiveKind
 from zprof.model.training import ENGINE_TITLES, Engine, Framework
 
-#: Engines that are tried for a run whose engine is unknown, for runs that gather and for those that do not.
+#: Engines tried if the run's engine is unknown, for runs that gather and for runs that do not.
 _LIKELY_IF_GATHERING = (Engine.FSDP2, Engine.DEEPSPEED, Engine.DDP, Engine.PYTORCH)
 _LIKELY_IF_REDUCING = (Engine.DDP, Engine.PYTORCH, Engine.DEEPSPEED, Engine.FSDP2)
-#: Forms that are listed for an unknown engine.
+#: Forms listed for an unknown engine.
 _MAX_FORMS = 2
 #: Settings of a framework around any engine.
 ANY = None
 
 
 class Fix(Struct, frozen=True, kw_only=True):
-    """What to change, by engine; ``$name`` in a text is a number of the run.
+    """What to change, by engine; ``$name`` in a text stands for one of the run's numbers.
 
     ``settings``: the same change as a setting of a framework, around one engine or ``ANY``. ``general``: for
-    engines that have no form of their own.
+    engines without a specific form.
     """
 
     forms: Mapping[Engine, str]
@@ -39,7 +40,7 @@ class Fix(Struct, frozen=True, kw_only=True):
 
 
 def choose_fix(analysis: RunAnalysis, fix: Fix, numbers: Mapping[str, object] | None = None) -> str:
-    """Return the text of a fix for the run's framework and engine; see the module."""
+    """Return the text of a fix for the run's framework and engine; see the module's docstring."""
     engine = _get_engine(analysis)
     framework = analysis.training.framework
     text = None
@@ -52,7 +53,7 @@ def choose_fix(analysis: RunAnalysis, fix: Fix, numbers: Mapping[str, object] | 
 
 
 def is_on_cpu(analysis: RunAnalysis) -> bool:
-    """Return True if the ranks compute on processors: a fix then speaks of cores and threads, not of GPUs."""
+    """Return True if the ranks compute on CPUs: a fix then mentions cores and threads, not GPUs."""
     return analysis.run.device == "cpu"
 
 
@@ -81,7 +82,7 @@ def _choose_form(fix: Fix, engine: Engine | None, *, gathers: bool) -> str:
 
 
 _MIB = 1 << 20
-#: Sizes if the run has no such message: the defaults of DeepSpeed and DDP.
+#: Sizes if the run has no large message: the defaults of DeepSpeed and DDP.
 _DEFAULT_ELEMENTS, _DEFAULT_BUCKET_BYTES = 50_000_000, 25 * _MIB
 _DEFAULT_ITEM_BYTES = 2
 #: Smaller messages are metrics and norms, not parameters or gradients.
@@ -90,7 +91,7 @@ _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.va
 
 
 def measure_sizes(analysis: RunAnalysis, times: float = 1.0) -> dict[str, int | str]:
-    """Return sizes for fixes from the run's typical large messages, ``times`` as large as they are.
+    """Return sizes for fixes: the run's typical large messages, multiplied by ``times``.
 
     ``gather_elements`` and ``reduce_elements`` are in elements, ``bucket_mib`` in MiB, rounded up.
     ``live_elements`` are four gathers, ``deeper_elements`` two. ``device`` is a torch device type.
@@ -114,14 +115,14 @@ def measure_sizes(analysis: RunAnalysis, times: float = 1.0) -> dict[str, int | 
     }
 
 
-#: Workers of a data loader to advise if the number of processors is unknown, and at most.
+#: Recommended data loader workers if the number of processors is unknown, and the maximum.
 _DEFAULT_WORKERS, _MAX_WORKERS = 4, 8
 #: Batches to keep ready over all workers; each worker keeps two by default.
 _READY_BATCHES, _DEFAULT_PREFETCH = 4, 2
 
 
 def _choose_workers(analysis: RunAnalysis) -> dict[str, int | str]:
-    """Return as many workers as there are processors for; pinned memory only with a device.
+    """Return as many workers as the processors allow; pinned memory only with a device.
 
     One processor of each rank is left to its training thread.
     """
@@ -144,7 +145,7 @@ def _choose_workers(analysis: RunAnalysis) -> dict[str, int | str]:
 
 
 def _find_message_bytes(analysis: RunAnalysis, kinds: tuple[str, ...]) -> float:
-    """Return the median size of the messages at least half as large as the largest; 0 if none is large."""
+    """Return the median size of messages of at least half the largest size; 0 if no message is large."""
     rows = analysis.collectives
     if not len(rows):
         return 0.0
@@ -162,7 +163,7 @@ def round_up(value: float) -> int:
 
 
 _TRANSFORMERS_BLOCKS = 'TrainingArguments(fsdp_config={"transformer_layer_cls_to_wrap": ["Block"]})'
-#: The same change of several causes, as settings of the frameworks.
+#: A change that several causes share, as settings of the frameworks.
 WRAP_BLOCKS: Mapping[tuple[Framework, Engine | None], str] = {
     (Framework.TRANSFORMERS, Engine.FSDP2): _TRANSFORMERS_BLOCKS,
     (Framework.TRANSFORMERS, Engine.FSDP1): _TRANSFORMERS_BLOCKS,

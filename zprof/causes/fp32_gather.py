@@ -64,9 +64,9 @@ CAUSE = Cause(
     id="ZP410",
     name="fp32_gather",
     meaning="Parameters travel in float32 although they are used in half precision.",
-    # half of the bytes also take half of the copies into and out of their buffers, which are compute
+    # half of the bytes also means half of the copies into and out of their buffers, which are compute
     terms=("exposed_transfer_ns", "compute_ns"),
-    # gathers of twice the bytes arrive late, including those of the backward
+    # gathers of twice the bytes arrive late, including the gathers of the backward pass
     produces=(Sign.GATHERS_OF_BACKWARD,),
     proof=Proof.COUNTS,
     is_priced_by_step=True,
@@ -118,7 +118,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 def _find_proof(
     analysis: RunAnalysis, traffic: ModelTraffic, computed: ComputeType
 ) -> tuple[str, Confidence] | None:
-    """Return the evidence that two bytes suffice, with the confidence, None if there is none."""
+    """Return the evidence that two bytes suffice, and its confidence; None without evidence."""
     if computed.is_half:
         return f"the model computes in half precision ({computed.example})", Confidence.HIGH
     if computed.is_known:

@@ -7,10 +7,10 @@ float32, and one of
     the program reports that it gathers two bytes per element and reduces four                   high
     at least half of the time in matrix products is in kernels of half precision                 medium
 
-(docs/thresholds.md). If the type in which the model computes is unknown (all_reduces of a CPU program),
-the result is a gap. The fix halves the bytes (:mod:`zprof.step.needless_bytes`). Nothing is
-reported below 1 % of the step, at once or when the step without it has been played (chosen: bytes are exact,
-but too few to matter there).
+(docs/thresholds.md). If the type in which the model computes is unknown (all_reduces of a CPU program), the
+result is a gap. The fix halves the bytes (:mod:`zprof.step.needless_bytes`). Nothing is reported below 1 % of
+the step, neither from the bytes nor from the played step (chosen: bytes are exact, but too few to matter
+there).
 """
 
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ CAUSE = Cause(
     id="ZP409",
     name="fp32_reduce",
     meaning="Gradients travel in float32 although parameters travel, or kernels compute, in half precision.",
-    # half of the bytes also take half of the copies into and out of their buffers, which are compute
+    # half of the bytes also means half of the copies into and out of their buffers, which are compute
     terms=("exposed_transfer_ns", "compute_ns"),
     # reductions that take twice as long delay the backward's gathers queued behind them
     produces=(Sign.GATHERS_OF_BACKWARD,),
@@ -126,7 +126,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 
 def _find_proof(analysis: RunAnalysis, gathers: Direction) -> tuple[str, Confidence] | None:
-    """Return the evidence that two bytes suffice, with the confidence, None if there is none."""
+    """Return the evidence that two bytes suffice, and its confidence; None without evidence."""
     facts = analysis.training
     if gathers.is_half:
         return f"parameters are gathered in {gathers.types}", Confidence.HIGH

@@ -5,7 +5,7 @@ At the reserved peak, the figure that an out-of-memory error refers to:
     free parts of segments in use (split)  +  freed blocks that a stream still uses (awaiting free)
 
 divided by the reserved bytes. Completely free segments do not count: the allocator returns them before it
-fails. Reported if it is at least 10 % of the reserved memory: reported issues with that pattern were fixed by
+fails. Reported from 10 % of the reserved memory: public issues with that pattern were fixed by
 expandable segments, by not recording streams, or by uniform sizes.
 """
 
@@ -23,7 +23,7 @@ from zprof.model.quantities import Unit
 from zprof.model.training import Engine
 
 _MIN_UNUSABLE_RATIO = 0.10
-#: Expandable segments recover only part of it: more than half in the reported cases.
+#: Expandable segments recover only part of it: more than half in the public issues.
 _MIN_RECOVERED_RATIO = 0.5
 
 _SPLIT_FIX = (
@@ -71,7 +71,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
         awaiting, free_segments = device.awaiting_free_bytes or 0, device.free_segments_bytes
         has_segments = True
     elif unused is not None:
-        # Without the segments it is unknown how much of it is in segments in use.
+        # Without the segments it is unknown how much of that memory is in segments in use.
         reserved, split, awaiting = largest.memory.peak_bytes + unused, unused, 0
     else:
         return MISSING_DEVICE

@@ -1,4 +1,4 @@
-"""ZP609: what is known names ranks that wait, and does not tell for whom."""
+"""ZP609: it is known which ranks wait, but not for whom."""
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.base.formatting import name_ranks

@@ -1,4 +1,4 @@
-"""Choose what to change about hosts that wait for their device, or launch later than it could start."""
+"""Choose the fix for hosts that wait for their device, or launch later than the device could start."""
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.host_calls import WaitKind
@@ -29,7 +29,7 @@ _TO_HOST_FIX = "tensor.to('cpu', non_blocking=True) into pinned memory, and read
 _TO_DEVICE_FIX = "DataLoader(..., pin_memory=True); tensor.to(device, non_blocking=True)"
 _SHAPE_FIX = "torch.where(mask, x, 0) instead of x[mask] and nonzero(): their shape has to come to the host"
 _SYNC_FIX = "no torch.cuda.synchronize(), event.synchronize() or empty_cache() in the loop"
-#: Operators that read one value, and those whose result's shape depends on values.
+#: Operators that read one value, and operators whose output shape depends on values.
 _READ_OPERATORS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"})
 _SHAPE_OPERATORS = frozenset(
     {
@@ -58,7 +58,7 @@ _INFERENCE_FIX = (
 def choose_wait_fix(analysis: RunAnalysis) -> str:
     """Return what to do instead of waiting for the device, or for the collectives of a CPU rank.
 
-    One fix per kind of wait, that of the costliest first.
+    One fix per kind of wait, the costliest first.
     """
     if is_inference(analysis):
         return _CPU_INFERENCE_FIX if is_on_cpu(analysis) else _INFERENCE_FIX
@@ -90,7 +90,7 @@ _CPU_INFERENCE_LAUNCH_FIX = (
 
 
 def choose_launch_fix(analysis: RunAnalysis) -> str:
-    """Choose the applicable fix: CUDA graphs only on devices, torch.compile only if not already used."""
+    """Choose the applicable fix: CUDA graphs only on devices, torch.compile only if not in use."""
     if is_inference(analysis):
         return _CPU_INFERENCE_LAUNCH_FIX if is_on_cpu(analysis) else _INFERENCE_LAUNCH_FIX
     is_compiled = bool(analysis.host.bools("is_compiled").any())

@@ -1,7 +1,6 @@
 """ZP602: a rank has finished all that it entered, and its host does not enter the next operation.
 
-Nothing holds it up, so that it is the line of its program at which it stands that tells why: saved by the
-watcher, or by py-spy.
+No other rank holds it up. Its current line shows why it is stuck: saved by the watcher, or by py-spy.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -59,7 +58,7 @@ def _describe_lasts(hang: Hang) -> str:
 
 
 def _find_line(hang: Hang) -> str:
-    """Return how to find the line at which a host stands, or what to do about it if it is known."""
+    """Return how to find the current line of a host, or what to do about that line if it is known."""
     if hang.stall_ns is None:
         return _FIX
     lines = []

@@ -6,7 +6,7 @@ the peak before the first step is at least 10 % above the steps' peak of the sam
 severity starts at a tenth).
 
 If that phase was not recorded, the allocator's maximum for the process only shows that the peak outside of
-the recorded steps was higher, without a reason: low confidence.
+the recorded steps was higher, but not why: low confidence.
 """
 
 from zprof.analysis.analysis import RunAnalysis, Untested, make_fact, make_untested

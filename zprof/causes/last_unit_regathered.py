@@ -58,7 +58,7 @@ CAUSE = Cause(
 
 @CAUSE.detect
 def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Untested | None:
-    """Return a signal if the backward first gathers the unit that the forward has just resharded."""
+    """Return a signal if the backward pass first gathers the unit that was just resharded."""
     again = find_regathers(analysis, RepeatedGather.OF_LAST_UNIT)
     if not isinstance(again, Regathers):
         return again

@@ -1,11 +1,10 @@
 """ZP403: the time of messages is mostly latency of the link, not transfer of bytes.
 
-T = a + bytes / bandwidth, per kind and group. The latency a is that of the fit over message sizes, or, if
-there is only one size, the time of messages of up to 1 KiB (a norm, the loss) between the same ranks; see
-zprof/step/links.py. It is the cause if
-count * a > 50 % of the messages' time, more than 3 % of the step is exposed, and a is abnormal or
-there are no wrapped units (zprof/step/message_sizes.py; the first two thresholds are from
-docs/thresholds.md).
+T = a + bytes / bandwidth, per kind and group. The latency a is fitted over message sizes, or, if there is
+only one size, the time of messages of up to 1 KiB (a norm, the loss) between the same ranks; see
+zprof/step/links.py. It is the cause if count * a > 50 % of the messages' time, more than 3 % of the step is
+exposed, and a is abnormal or there are no wrapped units (zprof/step/message_sizes.py; the first two
+thresholds are from docs/thresholds.md).
 
 Saving: the step with a link of normal latency.
 """
@@ -27,10 +26,10 @@ from zprof.step.message_sizes import (
 from zprof.step.play import PlayedStep
 from zprof.step.tasks import Graph
 
-#: Factor by which messages grow to be less than half latency, if the best size is not known.
+#: Growth factor that makes messages less than half latency, if the best size is unknown.
 _LARGER_MESSAGES = 4
 
-#: For programs that gather units, and for those that only reduce gradients.
+#: For programs that gather units, and for programs that only reduce gradients.
 _FEWER_UNITS = Fix(
     forms={
         Engine.FSDP2: "for first, second in zip(blocks[::2], blocks[1::2]):\n"
@@ -115,7 +114,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation | None:
-    """Return the step on a link of normal latency, if its blocks are seen."""
+    """Return the step on a link of normal latency, if its blocks are known."""
     sizes, analysis = step.sizes, step.analysis
     if not sizes.has_blocks:
         return None

@@ -1,4 +1,4 @@
-"""Say why ranks are late and what to do about it, by the reason of their delay."""
+"""Explain why ranks are late and what to do about it, by the reason of the delay."""
 
 from collections.abc import Mapping, Sequence
 
@@ -45,7 +45,7 @@ _REASON_FIXES: Mapping[LateReason, str] = {
     "checkpoints\n  numactl --cpunodebind=N --membind=N python train.py",
 }
 
-#: What differs if the rank computes on its processors.
+#: Differences for ranks that compute on the CPU.
 _CPU_REASON_FIXES: Mapping[LateReason, str] = {
     LateReason.COMPUTE: "compare its host with a healthy rank's: other processes on its cores, clocks\n"
     "  top; OMP_NUM_THREADS; numactl --cpunodebind=N --membind=N python train.py\n"
@@ -57,7 +57,7 @@ _CPU_REASON_FIXES: Mapping[LateReason, str] = {
 }
 
 
-#: Reasons that operators of its own explain better.
+#: Reasons that the rank's additional operators explain better.
 _REASONS_OF_WORK = frozenset({LateReason.COMPUTE, LateReason.MEMCPY, LateReason.HOST})
 _EXTRA_TEXT = "it runs operators that the others run less often"
 _EXTRA_FIX = (
@@ -88,7 +88,7 @@ _QUEUE_DISPROOF = (
 
 
 class Lateness(Struct, frozen=True, kw_only=True):
-    """Why ranks are late, and what to do: the reason in words, fix, experiment, line, further facts."""
+    """Why ranks are late, and what to do: reason in words, fix, experiment, line, further facts."""
 
     text: str
     fix: str
@@ -111,7 +111,7 @@ def explain_queue(suspect: Suspect) -> Lateness:
 def explain_lateness(
     analysis: RunAnalysis, reason: LateReason, ranks: Sequence[int], delay_ns: float
 ) -> Lateness:
-    """Return why ranks are late by ``delay_ns`` per step; the first one is compared with the others."""
+    """Return why ranks are late by ``delay_ns`` per step; the first rank is compared with the others."""
     extra = find_extra_operators(analysis.source, analysis.tracks, ranks, delay_ns)
     facts = []
     for place, each in enumerate(extra, 1):
@@ -152,7 +152,7 @@ def _name_operator(operator: ExtraOperator) -> str:
 
 
 def choose_late_fix(analysis: RunAnalysis, reason: LateReason) -> str:
-    """Return what to change for a rank that is late for this reason, as it applies to the run's devices."""
+    """Return what to change for a rank that is late for this reason, in the form for the run's devices."""
     if reason is LateReason.DATA:
         loader = choose_fix(analysis, LOAD_AHEAD).splitlines()[0]
         return f"{loader}\ncheck that rank's storage, and any work that only it does per batch"
@@ -160,7 +160,7 @@ def choose_late_fix(analysis: RunAnalysis, reason: LateReason) -> str:
 
 
 def locate_late(analysis: RunAnalysis, reason: LateReason, ranks: Sequence[int]) -> SourceLocation | None:
-    """Return the line of these ranks' program that makes them late, if the reason is one in the program."""
+    """Return the program line that makes these ranks late, if the reason is in the program."""
     if reason is LateReason.DATA:
         return locate_loader(analysis.source, ranks)
     if reason is LateReason.SYNC:
@@ -175,7 +175,7 @@ _DISPROOFS: Mapping[LateReason, str] = {
     LateReason.DATA: "train on one batch kept in memory and record again: if the rank is still late, "
     "data is not the cause",
 }
-#: An experiment for any reason.
+#: An experiment that applies to any reason.
 MOVE_RANK = (
     "move this rank to another host and record again: if the delay stays with the host, the host is slow; "
     "if it moves with the rank, its program is"

@@ -1,6 +1,6 @@
 """ZP508: the same kernels take longer than in the baseline, even without collectives.
 
-Signs: the time of the kernels of the names in both runs, per step and rank and at equal work
+Signs: the time of the kernels whose names are in both runs, per step and rank and at equal work
 (:mod:`zprof.analysis.time.kernel_comparison`). If the work of the runs is unknown, the number of kernels must
 agree. Reported from 5 % (docs/thresholds.md) on more than half of the ranks: a single slower rank is a
 straggler (ZP301). With the fix kernels take as long as in the baseline.
@@ -26,7 +26,7 @@ _MIN_MATCHED_RATIO = 0.50
 _MAX_COUNT_DIFFERENCE_RATIO = 0.10
 _MIN_WORK_DIFFERENCE_RATIO = 0.01
 _MAX_NAMED_RANKS = 8
-#: Keys of facts that the edit reads: of the median of the ranks, and of the worst one.
+#: Keys of the facts that the edit reads: for the median of the ranks, and for the worst rank.
 _TIME_RATIOS = ("kernel_time_ratio", "worst_kernel_time_ratio")
 
 _FIX = (
@@ -108,7 +108,7 @@ def _make_signal(analysis: RunAnalysis, compared: KernelComparison, ranks: list[
 
 
 def _describe_work(work: Work, basis: str) -> str:
-    """Return what the times are relative to, with its amount if the runs differ in it."""
+    """Return the unit of work of the times, with its amount if it differs between the runs."""
     if not work.unit:
         return ""
     if abs(work.b / work.a - 1) <= _MIN_WORK_DIFFERENCE_RATIO:
@@ -119,6 +119,6 @@ def _describe_work(work: Work, basis: str) -> str:
 
 @CAUSE.edit
 def restore_baseline(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Restore the kernel times of the baseline, by the median of the ranks and by the worst one."""
+    """Restore the kernel times of the baseline, by the median of the ranks and by the worst rank."""
     slower = [entry.value for entry in finding.evidence if entry.key in _TIME_RATIOS]
     return [edits.scale_work(graph, 1 / ratio) for ratio in slower if ratio > 1]

@@ -2,17 +2,16 @@
 
 Bus bandwidth of one collective = bytes * bus factor / T, with T from the last start to the first end, so
 waiting for a late rank does not count. Only large, bandwidth-bound messages are considered. The expected
-bandwidth is the value given by the caller, else the one the baseline reached with messages of a comparable
-kind and a similar size, else the one that other groups of the run reach, and at last the fastest link of the
-run (:mod:`zprof.step.bandwidth`). If no sizes were recorded, the messages of a kind are compared by time
-with the same messages of the baseline. A rank that belongs to every slow group and to no fast one has the
-slow link. A group is slow below half the expected bandwidth, or below 80 % of the baseline's
-(docs/thresholds.md). Groups between hosts that are slower than the fastest link may use another one by
-design: they are reported as a gap with both figures. So are groups that are exposed and have no faster link
-to compare with.
+bandwidth is the value given by the caller, else the bandwidth that the baseline reached with messages of a
+comparable kind and similar size, else that of the run's other groups, and finally the fastest link of the run
+(:mod:`zprof.step.bandwidth`). If no sizes were recorded, the messages of a kind are compared by time with the
+same messages of the baseline. A rank that belongs to every slow group and to no fast one has the slow link. A
+group is slow below half the expected bandwidth, or below 80 % of the baseline's (docs/thresholds.md). Groups
+between hosts that are slower than the fastest link may use another one by design: they are reported as a gap
+with both figures. The same applies to exposed groups without a faster link to compare with.
 
-What that costs is in :mod:`zprof.step.bandwidth`; if the step can be played, it is the gain of the step
-with transfers that take measured / expected of their time.
+The cost is computed in :mod:`zprof.step.bandwidth`; if the step can be played, the cost is the gain of the
+step with transfers that take measured / expected of their time.
 """
 
 from collections.abc import Sequence
@@ -148,7 +147,7 @@ def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Signal | None
 def _make_signal(
     analysis: RunAnalysis, slow: list[SlowGroup], fast: list[GroupRate], others: list[SlowGroup]
 ) -> Signal:
-    """Return the signal of the ``slow`` groups; its facts mention ``others``, if they are less sure."""
+    """Return the signal of the ``slow`` groups; its facts mention ``others`` that are less certain."""
     worst = max(slow, key=lambda group: group.saving_ns[1])
     rank = find_slow_rank([group.rate for group in slow], fast)
     facts = list_slow_facts(slow, rank)
@@ -183,13 +182,13 @@ def _make_signal(
 
 
 def _choose_backend(analysis: RunAnalysis) -> str:
-    """Return what applies to the run's backend, or the line of each if it is another; CPU ranks have gloo."""
+    """Return the advice for the run's backend, or for each if it is another one; CPU ranks have gloo."""
     known = _BACKENDS.get("gloo" if is_on_cpu(analysis) else analysis.run.backend)
     return known or "\n".join(f"{name.upper()}: {line}" for name, line in _BACKENDS.items())
 
 
 def _rate_confidence(analysis: RunAnalysis, worst: SlowGroup) -> Confidence:
-    """Return at most what the reference proves: transfers that overlap share a link, which slows them."""
+    """Return at most the reference's confidence: overlapping transfers share a link, which slows them."""
     proof = worst.expected.proof
     if proof is Confidence.HIGH:
         is_sure = worst.rate.count >= _MIN_COUNT_FOR_HIGH_CONFIDENCE
@@ -209,5 +208,5 @@ def speed_up_link(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequ
 
 @CAUSE.doubt
 def is_reference_uncertain(analysis: RunAnalysis) -> bool:
-    """Return True: low confidence is about what the link should reach, which no step shows."""
+    """Return True: low confidence is about the expected bandwidth, which no step shows."""
     return True

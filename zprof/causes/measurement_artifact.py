@@ -7,8 +7,8 @@ There are five signs. A sign that invalidates the times has high severity.
   its usual wait in the first collective of a step. If compute hides the wait, the rank gets ahead and waits
   in a later collective of the same step. The cost is then the exposed waiting of that step in excess of other
   steps, limited by the wait in the first collective. Any step may be slow by chance: the excess must exceed
-  what the spread of the others makes likely. If the recorder's pings opened the window, no profiler started
-  later than its rank left the last of them, and the cost is at most that difference.
+  what the spread of the others makes likely. If the window opens with the recorder's pings, every profiler is
+  running by the time its rank leaves the last ping, so the spread of those times bounds the cost.
 - The same skew occurred before the first step, in the part that the means exclude.
 - The clock uncertainty exceeds the measured waits.
 - The ranks' windows contain different steps.
@@ -41,7 +41,7 @@ from zprof.model.quantities import Unit
 _MIN_FIRST_WAIT_RATIO = 0.20
 #: Start-up skew above this share of the step changes the ledger significantly.
 _SIGNIFICANT_SKEW_RATIO = 0.05
-#: Above this share it is listed before all causes: it distorts the means more than most causes cost.
+#: Above this share the finding is listed first: it distorts the means by more than most causes cost.
 _DOMINANT_SKEW_RATIO = 0.10
 #: A straggler costs a twentieth of a step and must be ten times the clock uncertainty.
 _MAX_CLOCK_UNCERTAINTY_RATIO = 0.05 / 10
@@ -74,7 +74,7 @@ CAUSE = Cause(
 
 @CAUSE.detect
 def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Untested | None:
-    """Return the worst sign, a note or one that the times cannot be trusted, with the facts of all signs."""
+    """Return the most severe sign with the facts of all: a note, or that the times cannot be trusted."""
     if not len(analysis.steps):
         if analysis.run.source == "snapshot":
             return None  # a snapshot never has steps
@@ -136,7 +136,7 @@ def _find_start_up_skew(analysis: RunAnalysis) -> Signal | None:
     if cost_ns > _DOMINANT_SKEW_RATIO * wall_ns:
         confidence = Confidence.HIGH
     return Signal(
-        # the spread of a single other step is unknown
+        # with a single other step the spread is unknown
         confidence=Confidence.LOW if steps <= 2 else confidence,
         words={"share": first_ns / total_ns, "cost": cost_ns},
         facts=[

@@ -1,4 +1,4 @@
-"""ZP604: ranks entered the same operation with other sizes, counts or dtypes."""
+"""ZP604: ranks entered the same operation with different sizes, counts or dtypes."""
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.causes.cause import Cause, Need, Signal

@@ -1,4 +1,4 @@
-"""ZP413: units are resharded after forward, and gathered again for backward.
+"""ZP413: units are resharded after the forward pass, and gathered again for the backward pass.
 
 Resharding a unit after its forward saves the memory of unsharded parameters until the backward, and costs a
 second gather. Every healthy stage 3 run gathers twice: a hidden second gather costs nothing and
@@ -63,7 +63,7 @@ CAUSE = Cause(
 
 @CAUSE.detect
 def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Untested | None:
-    """Return a signal if the backward waits to gather units that memory could keep from the forward."""
+    """Return a signal if the backward pass waits for units that memory could keep from the forward pass."""
     again = find_regathers(analysis, RepeatedGather.FOR_BACKWARD)
     if not isinstance(again, Regathers):
         return again
@@ -94,11 +94,11 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 @CAUSE.edit
 def keep_after_forward(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Return the step in which the backward finds its units gathered."""
+    """Return the step in which the backward pass finds its units gathered."""
     return drop_repeated_gathers(analysis, graph, RepeatedGather.FOR_BACKWARD)
 
 
 @CAUSE.doubt
 def may_lack_memory(analysis: RunAnalysis) -> bool:
-    """Return True unless memory is known to suffice to keep the units."""
+    """Return True unless there is known to be enough memory to keep the units."""
     return not measure_headroom(analysis, read_gathers(analysis)).suffices

@@ -1,9 +1,9 @@
 """ZP401: all_gathers start only when their result is already needed.
 
-An all_gather of unit k+1 can overlap with the compute of unit k. How late ones are found, and
-what that costs: :mod:`zprof.step.gathers`.
+An all_gather of unit k+1 can overlap with the compute of unit k. :mod:`zprof.step.gathers` finds late gathers
+and their cost.
 
-FSDP waits for an all_gather of a CPU rank in the call that launches it, prefetched or not: FSDP1 calls
+On a CPU rank, FSDP waits for an all_gather in the call that launches it, prefetched or not: FSDP1 calls
 ``dist.all_gather`` (``FlatParamHandle._all_gather_flat_param``), and FSDP2's streams are a device's
 (``FSDPParamGroup.unshard``). There a finding is a note with a saving from 0, because no option, or only a
 private switch, makes these calls asynchronous.
@@ -40,7 +40,7 @@ from zprof.step.gathers import LateGathers, are_gathers_late, measure_late_gathe
 from zprof.step.play import PlayedStep
 from zprof.step.tasks import Graph
 
-#: All_gathers with a smaller exposed share of their transfer are prefetched well enough.
+#: With a smaller exposed share of their transfer, all_gathers are prefetched well enough.
 _EXPOSED_RATIO = 0.30
 #: A saving below this share of the step is not worth a finding.
 _MIN_STEP_RATIO = 0.03
@@ -154,7 +154,7 @@ def _waits_at_once(analysis: RunAnalysis) -> bool:
 
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation | None:
-    """Return that gathers of the measured step are launched late; launched earlier, they tell the cost."""
+    """Return that gathers are launched late; the step with earlier launches shows the cost."""
     return Observation() if are_gathers_late(step) else None
 
 

@@ -33,10 +33,10 @@ from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph
 
 #: Minimum share of the step: for a finding, and for high confidence.
 _MIN_STEP_RATIO, _SURE_STEP_RATIO = 0.05, 0.10
-#: Copies that move state between host and device: a copy of some scalars takes microseconds.
+#: Minimum duration of copies that move state; a copy of some scalars takes microseconds.
 _TO_HOST, _TO_DEVICE = re.compile(r"DtoH|DeviceToHost"), re.compile(r"HtoD|HostToDevice")
 _LONG_COPY_NS = 100_000
-#: Shares of an update on the host that an update on the device saves.
+#: Shares of the host update's time that an update on the device saves.
 _HOST_UPDATE_RATIOS = (0.8, 1.0)
 #: Keys of facts that the edit reads.
 _COPIES, _COPIES_BESIDE = "exposed_copies_per_step", "copies_beside_collectives_per_step"
@@ -117,10 +117,10 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 @CAUSE.edit
 def keep_states_on_device(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Drop long copies from and to the host, and what the host computes between them, or most of it.
+    """Drop long copies to and from the host, and all or most of the host's compute between them.
 
-    A device's own update takes time as well, and none of it was recorded. On CPU ranks copies are part of
-    what the thread does between its calls, or idle time if a collective runs meanwhile.
+    The update on a device takes time as well, but was not recorded. On CPU ranks copies are part of the
+    thread's work between its calls, or idle time while a collective runs.
     """
     if not graph.has_kernels:
         known = {entry.key: entry.value for entry in finding.evidence}

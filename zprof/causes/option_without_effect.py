@@ -1,8 +1,8 @@
 """ZP418: an option that the program sets to hide communication changes nothing.
 
 Signal: the engine's own configuration, read while it trained, and the exposed time of the collectives that
-the option is meant to hide: at least 3 % of the step. That the option is ignored is certain; what an overlap
-would save is not claimed, so the saving is 0.
+the option is meant to hide: at least 3 % of the step. It is certain that the option is ignored. Nothing is
+claimed about the saving of an overlap, so it is 0.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
 """ZP210: an allocation failed, in a snapshot dumped at or after the error.
 
-Two cases with different fixes. If all free bytes of the request's pool and of the device together are at
-least the request, memory was free but in pieces: expandable segments make them usable. Otherwise the program
-needs less memory, at least by the missing bytes: the largest tenant is the place to start. If the device had
-room for the segment, a limit of the process refused it. Of several failures, the one that lacks most is
+Two cases with different fixes. If the request's pool and the device together had at least the requested bytes
+free, memory was free but in pieces: expandable segments make them usable. Otherwise the program needs less
+memory, at least by the missing bytes: the largest tenant is the place to start. If the device had room for
+the segment, a limit of the process refused it. Of several failures, the one that lacked the most bytes is
 reported.
 """
 
@@ -32,7 +32,7 @@ _NOTHING_LIVE = (
     "the request itself is too large: load, or compute, in parts",
     "or another process holds the device: nvidia-smi lists them",
 )
-#: What shrinks each tenant, in one line.
+#: How to shrink each tenant, in one line.
 _TENANT_FIXES: Mapping[str, str] = {
     Tenant.PARAMETERS: "parameters: shard them (stage 3, fully_shard), or a 16-bit type",
     Tenant.GRADIENTS: "gradients: optimizer.zero_grad(set_to_none=True) after a step; shard them (stage 2)",
@@ -148,7 +148,7 @@ def _list_facts(failure: OutOfMemory) -> list[Fact]:
 
 
 def _find_largest_tenant(failure: OutOfMemory) -> tuple[str, int]:
-    """Return the name and bytes of what holds most of the live memory; ``untagged`` if that is most."""
+    """Return the name and bytes of the tenant with the most live memory; it may be ``untagged``."""
     sizes = {UNTAGGED_NAME: failure.untagged_bytes}
     sizes |= {tenant.value: failure.tenants.get(tenant, 0) for tenant in DISPLAY_ORDER}
     name = max(sizes, key=lambda each: sizes[each])

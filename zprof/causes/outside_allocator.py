@@ -3,9 +3,9 @@
     context + collectives (the growth at the first collective of each group) + other processes
 
 A context takes about half a GB and NCCL 0.5 to 0.7 GB per group (nccl issue 964), which is normal. Reported
-from 10 % of the device's memory, where a finding has high severity; if the device's size is unknown, from
-a quarter of the used memory and 2 GiB. Other processes can be ended. Up to half of the collectives' memory
-goes away with fewer channels or groups. The context remains.
+from 10 % of the device's memory, which is high severity. If the device's size is unknown, from a quarter of
+the used memory and 2 GiB. Other processes can be ended. Up to half of the collectives' memory goes away with
+fewer channels or groups. The context remains.
 """
 
 from zprof.analysis.analysis import RunAnalysis, Untested, make_fact
@@ -98,7 +98,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 
 def _list_known_terms(device: DeviceMemory) -> list[int]:
-    """Return the known terms: in a container NVML may report the used memory, but not by which process."""
+    """Return the known terms: in a container NVML may report the used memory, but not its processes."""
     terms = (device.context_bytes, device.collectives_bytes, device.other_processes_bytes)
     return [term for term in terms if term is not None]
 

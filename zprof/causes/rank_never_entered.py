@@ -1,7 +1,7 @@
-"""ZP601: a rank went on without a collective that the others wait in: it skipped it, or has ended.
+"""ZP601: a rank skipped a collective in which the others wait, or exited before reaching it.
 
-Sure if the dumps of all members show it. A rank that enters the collective, but after another one, left the
-order of the others: the fix names both.
+High confidence if the dumps of all group members show it. A rank that enters the collective only after a
+different one issues them in another order than its peers; the fix names both.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -35,7 +35,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None
 
 
 def _describe_later_entry(hang: Hang) -> str:
-    """Return what to do if a rank that left out an operation only enters it later than others."""
+    """Return the advice for a rank that enters the operation late rather than skipping it."""
     if not hang.operations or not hang.culprits:
         return ""
     culprit = hang.culprits[0]

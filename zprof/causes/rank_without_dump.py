@@ -1,6 +1,6 @@
-"""ZP608: the ranks that the others wait for have ended, or left no dump, or no line in the logs.
+"""ZP608: the ranks that the others wait for have exited, or left no dump or no line in the logs.
 
-Nobody can be accused: low confidence, unless their processes are known to have ended.
+No rank can be blamed: low confidence, unless the processes are known to have exited.
 """
 
 from zprof.analysis.analysis import RunAnalysis

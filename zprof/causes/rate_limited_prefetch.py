@@ -1,4 +1,4 @@
-"""ZP406: an all_gather waits until memory of an earlier one is freed, which costs time.
+"""ZP406: an all_gather waits until the memory of an earlier one is freed, which costs time.
 
 FSDP1's rate limiter blocks the host until an earlier unit is freed (``limit_all_gathers``). The host then
 loses its lead: the device is idle until the host has launched again (a resume gap of about 235 us per
@@ -10,9 +10,9 @@ Reported from 2 % of the step, the share proposed when the gap was first describ
 is blocked while its device computes costs nothing by itself.
 
 FSDP2 limits on the device instead: the gather waits for the event of a reshard, two units back. If it started
-as soon as it could, with too little overlapping compute although the link was idle before, more depth would
-hide the rest. That is a note with low confidence, because it costs memory, and because a trace does not show
-which event it waited for.
+as soon as it could, and had too little overlapping compute although the link was idle before, a deeper
+prefetch would hide the rest. That is a note with low confidence, because it costs memory, and because a trace
+does not show which event it waited for.
 
 A rank without a device computes on the launching thread: the limiter's wait is already over by then, and
 there is no lead to lose. So the first case does not exist on CPU ranks.
@@ -46,7 +46,7 @@ from zprof.step.play import PlayedStep
 from zprof.step.rank_times import WAITS_FOR_EVENT, are_calls, count_per_step, keep_recurring
 from zprof.step.tasks import NONE, Bools, Graph, RankGraph
 
-#: Minimum cost as a share of the step, of a limiter and of a prefetch that is not deep enough.
+#: Minimum cost of a limiter, and of a prefetch that is not deep enough, as a share of the step.
 _MIN_STEP_RATIO = 0.02
 _WORTH_DEPTH_RATIO = 0.03
 #: Minimum share of the idle time that is saved: the launches themselves take some time.
@@ -141,7 +141,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 
 def _find_shallow_prefetch(analysis: RunAnalysis, gathers: Columns) -> Signal | Untested | None:
-    """Return a note if gathers that wait for earlier compute could be hidden with more depth."""
+    """Return a note if a deeper prefetch could hide gathers that wait for earlier compute."""
     if not gathers.known("launch_start_ns").any():
         return make_untested("host_calls_not_recorded")
     count, exposed_ns, hideable_ns = measure_shallow_prefetch(analysis, gathers)
@@ -165,7 +165,7 @@ def _find_shallow_prefetch(analysis: RunAnalysis, gathers: Columns) -> Signal | 
 
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation | None:
-    """Return how often the host waits for an event in most steps, and the step without these waits."""
+    """Return how often the host waits for an event in most steps, with the step without these waits."""
     graph = step.graph
     assert graph is not None
 

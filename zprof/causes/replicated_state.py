@@ -2,7 +2,7 @@
 
 Two cases. A run without sharding (stage 0) on N > 1 ranks: parameters, gradients and optimizer state are the
 same on all ranks, and sharding frees 1 - 1/N of them. Or a run is configured to shard a state, but a rank
-holds at least 0.9 N times its share: the state is not actually sharded.
+holds at least 0.9 N times its share: the state is not sharded.
 
 How serious replication is depends on how tight memory is. In stage 0 the confidence is medium if the states
 are at least four fifths of the peak (the share of a device left for states in the ZeRO paper's table 2 is

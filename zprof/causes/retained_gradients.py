@@ -1,6 +1,6 @@
 """ZP207: gradients are needlessly alive while a forward runs.
 
-Three cases, distinguished by when and how much:
+Three cases, distinguished by time and amount:
 
 - **in the first forward of a step**: the last step's gradients were not freed. ``zero_grad`` comes after
   the forward, or keeps the memory (``set_to_none=False``). From the timeline; if there is none, from the
@@ -13,8 +13,8 @@ Three cases, distinguished by when and how much:
 DDP's gradient views of its buckets are exempt: their memory remains. A forward must hold at least half of the
 step's gradients, so that a few late ones are not reported.
 
-The upper bound of the saving is limited by phases that need gradients (the optimizer's). How far the
-backward's own gradients then rise is unknown, so the lower bound is 0.
+The upper bound of the saving is limited by phases that need gradients (the optimizer's). How much the
+gradients of the backward pass then grow is unknown, so the lower bound is 0.
 """
 
 from collections.abc import Mapping
@@ -121,7 +121,7 @@ def _make_signal(
     fix: Fix | str,
     sentence: str = "",
 ) -> Signal | None:
-    """Return the signal of gradients alive in a forward that needs ``share_bytes`` of them."""
+    """Return the signal of gradients alive in a forward pass that needs ``share_bytes`` of them."""
     excess_bytes = held_bytes - share_bytes
 
     def removable(phase: str, held: Mapping[Tenant, int]) -> float:

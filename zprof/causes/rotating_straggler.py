@@ -1,16 +1,16 @@
 """ZP302: in each step the host of a different rank stalls, and all others wait for it.
 
 Garbage collection, a data loader, Python on shared cores: rare on each rank, but with many ranks one stalls
-in every step. No rank stands out over the steps (that would be ZP301), but in each step one rank is busy by
-itself longer than the others (:mod:`zprof.analysis.time.own_time`):
+in every step. No rank is slow over all steps (that would be ZP301), but in each step one rank is busy with
+its own work longer than the others (:mod:`zprof.analysis.time.own_time`):
 
     cost of a step = own time of the latest rank - the median of the others
 
-Some rank is always the latest. To be distinct from noise, the cost must exceed the floor (noise, clocks, time
-slices of the scheduler) and four times the median deviation among the *others*, in most steps. The latest
-rank must be idle or in host calls meanwhile, because noise of kernels is compute. And no rank may have more
-than half of the cost (70 % with two ranks: of eight steps one has five by chance), as docs/thresholds.md has
-it with 30 % for many ranks.
+Some rank is always the latest. To stand out from noise, the cost must exceed the floor (noise, clocks, time
+slices of the scheduler) and four times the median deviation among the *others*, in most steps. Meanwhile the
+latest rank must be idle or in host calls, because kernel noise is compute. And no rank may have more than
+half of the cost (70 % with two ranks: of eight steps one has five by chance), as in docs/thresholds.md, which
+has 30 % for many ranks.
 
 With the fix the latest rank of each step takes as long as the others.
 """
@@ -39,7 +39,7 @@ from zprof.step.play import PlayedStep
 from zprof.step.rank_times import find_excess, find_slowest, mark_in_turn, measure_loading_ns, measure_turns
 from zprof.step.tasks import NONE, Graph
 
-#: Maximum share of the cost on one rank; with two ranks one has at least half of it.
+#: Maximum share of the cost on one rank; with two ranks, one of them has at least half.
 _ONE_RANK_RATIO, _ONE_OF_TWO_RATIO = 0.50, 0.70
 #: Minimum share of steps with a late rank, and of the cost that is caused by the host.
 _STEPS_RATIO, _HOST_RATIO = 0.60, 0.60
@@ -49,7 +49,7 @@ _QUEUED_RATIO = 0.50
 _MIN_STEP_RATIO, _COST_RATIO = 0.02, 0.05
 #: For high confidence: minimum steps, and share of steps with a late rank and of the cost caused by the host.
 _SURE_STEPS, _SURE_RATIO = 4, 0.75
-#: Minimum gain of the played step: ranks that stand out were seen.
+#: Minimum gain of the played step: the outlier ranks are already known.
 _MIN_SEEN_RATIO = 0.01
 
 CAUSE = Cause(
@@ -86,7 +86,7 @@ CAUSE = Cause(
 
 @CAUSE.detect
 def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Untested | None:
-    """Return a signal if each step has another late rank because its host stalls."""
+    """Return a signal if each step has a different late rank because its host stalls."""
     if (missing := find_missing_collectives(analysis)) is not None:
         return missing
     if (select_steady_rows(analysis).ints("group_size") == 1).all():
@@ -144,7 +144,7 @@ def _choose_fix(analysis: RunAnalysis, reason: LateReason) -> Fix | str | None:
 
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation | None:
-    """Return the steps in which one of several ranks is slow by itself."""
+    """Return the steps in which one of several ranks is itself slow."""
     assert step.graph is not None
     turns = measure_turns(step.analysis, step.graph)
     if not turns.any():
@@ -164,6 +164,6 @@ def observe(step: PlayedStep) -> Observation | None:
 
 @CAUSE.edit
 def even_out_turns(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Return the step in which the ranks that are slow in turn take as long as the others."""
+    """Return the step in which ranks that take turns being slow take as long as the others."""
     excess = find_excess(graph, measure_loading_ns(analysis, graph), in_turn=True)
     return [edits.even_out_steps(graph, mark_in_turn(excess))]

@@ -1,12 +1,12 @@
 """ZP408: parameters are sharded over hosts, and the link between them is slow.
 
-The group that gathers parameters, or scatters gradients, has ranks on several hosts, several on each. More
+The group that gathers parameters, or scatters gradients, has several ranks on each of several hosts. More
 than 5 % of the step is exposed (docs/thresholds.md), and the group's bus bandwidth is below 50 % of what
-groups within a host reach for messages of similar size, in this run or in the baseline. If no such group
-was recorded, the limit is 20 GB/s, which a PCIe 4.0 x16 slot provides within a host without NVLink.
-That is an assumption, so the confidence is medium.
+groups within a host reach for messages of similar size, in this run or in the baseline. If no such group was
+recorded, the limit is 20 GB/s, which a PCIe 4.0 x16 slot provides within a host without NVLink. That is an
+assumption, so the confidence is medium.
 
-With the fix shards are within a host of h ranks, with replicas over r hosts (HSDP): a gather or
+With the fix, each host of h ranks holds all shards, replicated over r hosts (HSDP): a gather or
 reduce_scatter of B bytes moves B (h-1)/h within a host, and an all_reduce of B / h over the replicas follows
 on the current link. Each rank then holds 1/h of the states instead of 1/n, which costs memory.
 """
@@ -120,7 +120,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation | None:
-    """Return the step with shards within a host; how fast a host is may be an assumption."""
+    """Return the step with shards within a host; the bandwidth within a host may be an assumption."""
     found = find_spanning_shards(step.analysis)
     if found is None or step.graph is None:
         return None

@@ -1,16 +1,16 @@
 """ZP405: the model is gathered, or its gradients are reduced, in one message that nothing overlaps.
 
-With one unit the first all_gather of a step has no compute before it, and the last reduction none after it.
-Signal: at most two all_gathers per step (forward and backward), the largest of which carries more than 50 %
-of the bytes of a pass, and more than 80 % of the first gather's transfer is exposed. If nothing is gathered
-(stages 0 to 2), the same applies to the last reduction, if it carries more than 90 % of the gradients: of two
-buckets the first is hidden, and the last may contain the last gradients of the backward. Thresholds are from
+With one unit, no compute runs before the first all_gather of a step or after the last reduction. Signal: at
+most two all_gathers per step (forward and backward), the largest of which carries more than 50 % of the bytes
+of a pass, and more than 80 % of the first gather's transfer is exposed. If nothing is gathered (stages 0 to
+2), the same applies to the last reduction, if it carries more than 90 % of the gradients: of two buckets the
+first is hidden, and the last may contain the last gradients of the backward pass. Thresholds are from
 docs/thresholds.md (SpecForge #566). It must cost 3 % of the step.
 
 Saving: the step with the same model in 4 to 48 units, as many as a model has blocks, from the model of its
-passes: T / n instead of T of the first gather and the last reduction is exposed, more if the link is slow.
-A single unit stays gathered (FSDP2 never reshards the root). Blocks are gathered again for their backward,
-and the saving accounts for that.
+passes: of the first gather and the last reduction T / n instead of T is exposed, more if the link is slow. A
+single unit stays gathered (FSDP2 never reshards the root). Blocks are gathered again for their backward, and
+the saving accounts for that.
 """
 
 from collections.abc import Sequence
@@ -37,16 +37,16 @@ from zprof.step.play import PlayedStep
 from zprof.step.tasks import Graph
 from zprof.step.traffic import is_one_message, measure_exposed_end_ratio, read_step_traffic
 
-#: Minimum share of the bytes of a pass, and of the gradients: a loss, a norm or buffers may be beside one
-#: bucket.
+#: Minimum share of the bytes of a pass, and of the gradients: there may be a loss, a norm or buffers besides
+#: the bucket.
 _MIN_BYTES_RATIO, _ONE_BUCKET_RATIO = 0.50, 0.90
 _EXPOSED_RATIO = 0.80
 _MIN_STEP_RATIO = 0.03
 _BLOCKS = (4, 6, 8, 12, 24, 48)
 _MIN_STEPS_FOR_HIGH_CONFIDENCE = 3
-#: DDP's default: no smaller bucket was requested, and whether it helps is a guess.
+#: DDP's default: no smaller bucket was requested, and it is a guess that one helps.
 _DEFAULT_BUCKET_BYTES = 25 * 1024 * 1024
-#: Maximum share of the gain lost because kernels that newly overlap with messages slow down.
+#: Maximum share of the gain that is lost because kernels that now overlap with messages slow down.
 _MAX_SLOWDOWN_LOSS_RATIO = 0.25
 
 _WRAP_BLOCKS = Fix(
@@ -146,7 +146,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation | Absent | None:
-    """Return the step with one unit per block; without blocks or gathers for them it says nothing."""
+    """Return the step with one unit per block; None without blocks or their gathers."""
     sizes = step.sizes
     if not sizes.has_blocks or not sizes.gathers_for_passes:
         return None
@@ -164,6 +164,6 @@ def observe(step: PlayedStep) -> Observation | Absent | None:
 
 @CAUSE.edit
 def split_model(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Return the step with one unit per block, if it has one for the entire model."""
+    """Return the step with one unit per block, if the entire model is one unit."""
     sizes = ResizedMessages(analysis, graph)
     return sizes.split() if graph.has_kernels and sizes.is_one_unit else []

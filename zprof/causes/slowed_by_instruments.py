@@ -1,9 +1,9 @@
 """ZP102: the program's own loggers and debug settings slow the recorded steps.
 
 DeepSpeed's communication logger and wall-clock timers wait for the device around each call, and
-``CUDA_LAUNCH_BLOCKING`` around each kernel, so that nothing overlaps; ``TORCH_DISTRIBUTED_DEBUG=DETAIL``
-checks each collective on all ranks first. Signal: the engine's configuration and the environment of the
-recording. Certain, but its cost is not known from one recording: the saving is 0.
+``CUDA_LAUNCH_BLOCKING`` around each kernel, so nothing overlaps; ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` checks
+each collective on all ranks first. Signal: the engine's configuration and the environment of the recording.
+The cause is certain, but one recording does not show its cost: the saving is 0.
 """
 
 from zprof.analysis.analysis import RunAnalysis, make_fact

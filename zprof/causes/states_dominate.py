@@ -1,6 +1,6 @@
-"""ZP213: parameters, gradients and optimizer state of one device fill it.
+"""ZP213: parameters, gradients and optimizer state fill a device.
 
-Reported for imported histories, which do not tell how many ranks there are, if the three are at least 60 % of
+Reported for imported histories, which do not contain the number of ranks, if the three are at least 60 % of
 the peak. Recorded runs know their ranks: ZP205 and ZP206 judge them. The fixes, by what they free:
 
     moments in 8 bit       3/4 of the moments, if those are in fp32
@@ -24,10 +24,10 @@ from zprof.model.tenants import Tenant
 
 _SHARE_RATIO = 0.60
 _STATES = (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)
-#: Moments of at least so many bytes per byte of parameters are two in the type of the parameters, or larger.
+#: From this many bytes per byte of parameters, there are two moments in the parameters' type, or larger ones.
 _FULL_MOMENTS_RATIO = 1.5
 _EIGHT_BIT_RATIO = 0.75
-#: The ranks that the upper end of the saving assumes.
+#: Ranks assumed for the upper end of the saving.
 _RANKS = 8
 _SHARD = (
     "from torch.distributed.fsdp import fully_shard\n"
@@ -88,7 +88,7 @@ def _has_full_moments(largest: LargestRank) -> bool:
 
 
 def _estimate_saving(largest: LargestRank) -> tuple[float, float]:
-    """Return the bytes freed by 8-bit moments, or half of the weights without any, and by sharding over 8."""
+    """Return the bytes freed: by 8-bit moments, else half of the weights, and by sharding over 8 ranks."""
 
     def least(_: str, held: Mapping[Tenant, int]) -> float:
         if _has_full_moments(largest):

@@ -1,19 +1,19 @@
 """ZP301: one rank is late, step after step, and the others wait for it.
 
-Signs: the rank's *delay*, which is how much longer than the median of the others it is busy with itself in a
-step (:mod:`zprof.analysis.time.own_time`). Some rank always arrives last, so arriving last accuses nobody.
-Exposed wait alone is not the cost either: if communication only just fits under compute, the others' waits
-hide there (a 12 % slower rank cost 9 % of the step with 1 % of exposed wait). The delay covers both.
+Signs: the rank's *delay*, the excess of its own time in a step over the median of the others
+(:mod:`zprof.analysis.time.own_time`). Some rank always arrives last, so arriving last is no proof. Exposed
+wait alone is not the cost either: if communication only just fits under compute, the others' waits hide there
+(a 12 % slower rank cost 9 % of the step with 1 % of exposed wait). The delay covers both.
 
-If compute varies from step to step, its sum with idle time is not informative, and each part is tested by
-itself (:mod:`zprof.analysis.time.late_ranks`). If a delay may be chance, or a costly one would not show in
-the variation, the cause is untested: nobody was cleared.
+If compute varies from step to step, its sum with idle time is not informative, and each part is tested
+separately (:mod:`zprof.analysis.time.late_ranks`). If a delay may be chance, or a costly delay would not
+stand out from the variation, the cause is untested: no rank is cleared.
 
 The delay must exceed the noise floor, the clocks' uncertainty and on a CPU the turns of the scheduler, be the
 largest in more steps than chance makes likely, and cost something. Above low confidence chance is below 2.5 %
-(high) or 5 % (medium), and the delay exceeds 1.5 or 2 times three standard errors of its median: of two equal
-ranks one is the last in seven of eight steps in 7 % of all runs. A delay that is mostly time without a
-processor is one of the machine's load, and never above low confidence.
+(high) or 5 % (medium), and the delay exceeds 1.5 or 2 times three standard errors of its median: with two
+equal ranks, one arrives last in seven of eight steps in 7 % of all runs. A delay that is mostly time without
+a processor is due to the machine's load, and never above low confidence.
 
     cost = min(delay, all waiting of the others for it, hidden or exposed)
 
@@ -50,11 +50,11 @@ from zprof.step.play import PlayedStep
 from zprof.step.rank_times import find_steady_rank
 from zprof.step.tasks import Graph
 
-#: Maximum chance of noise for a finding.
+#: Maximum probability that noise explains a finding.
 _MAX_CHANCE = 0.10
-#: Maximum chance of noise and minimum delay over its error, for high and for medium confidence.
+#: Maximum probability of noise, and minimum delay over its error, for high and for medium confidence.
 _LIMITS = ((Confidence.HIGH, 0.025, 1.5), (Confidence.MEDIUM, 0.05, 2.0))
-#: Minimum gain of the played step: ranks that stand out were seen.
+#: Minimum gain of the played step: the outlier ranks are already known.
 _MIN_SEEN_RATIO = 0.01
 _MAX_NAMED_RANKS = 4
 

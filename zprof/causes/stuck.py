@@ -1,7 +1,7 @@
-"""What the causes of hangs share: their facts, the words of their sentences, and what is said of other jobs.
+"""Shared parts of the hang causes: facts, the words of their sentences, and the sentences about other jobs.
 
-The analysis has found the class of a hang and its ranks (``zprof.analysis.hang``); each cause has the
-sentence of its class, the next step and the way to disprove it.
+``zprof.analysis.hang`` finds the class of a hang and its ranks; each cause has the sentence of its class, the
+next step and the way to disprove it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,10 +50,10 @@ def find_stuck(analysis: RunAnalysis, kind: HangClass) -> Hang | None:
 def make_stuck_signal(
     hang: Hang, fix: str, sentence: str = "", words: Mapping[str, object] | None = None
 ) -> Signal:
-    """Return the signal of a class of hang; a fix never asks to record what the hang was found in.
+    """Return the signal of a class of hang; its fix never asks to record evidence that is already there.
 
-    A process that is stopped is to be continued, whatever it holds up, and an order that differs between
-    ranks is to be made the same: these fixes come before that of the class.
+    Two fixes come before that of the class: continue a stopped process, whatever it holds up, and make an
+    order that differs between ranks the same.
     """
     if hang.is_swapped:
         fix = enter_in_same_order(hang)
@@ -69,10 +69,10 @@ def make_stuck_signal(
 
 
 def _list_words(hang: Hang) -> Mapping[str, object]:
-    """Return the words of the sentences of all classes."""
+    """Return the words for the sentences of all classes."""
     operation = hang.operations[0] if hang.operations else None
     entry = operation.location if operation is not None else None
-    # Where the culprits are, two lines at most; empty if where the others are says it already.
+    # Where the culprits are, two lines at most; empty if the location of the others already shows it.
     known = [each.location for each in hang.culprits if each.location is not None and each.location != entry]
     places = [describe_location(each) for each in list(dict.fromkeys(known))[:_MAX_PLACES]]
     victims = len(hang.victims)
@@ -92,7 +92,7 @@ def _list_words(hang: Hang) -> Mapping[str, object]:
 
 
 def list_stopped(hang: Hang) -> list[RankAtHang]:
-    """Return the ranks to blame whose process is stopped: it does nothing until it is continued."""
+    """Return the culprits whose process is stopped: it does nothing until it is continued."""
     return [each for each in hang.culprits if each.process is not None and each.process.state in _STOPPED]
 
 
@@ -138,7 +138,7 @@ def _list_facts(hang: Hang) -> list[Fact]:
 
 
 def enter_in_same_order(hang: Hang) -> str:
-    """Return the fix of an order that differs between ranks: which line is which."""
+    """Return the fix for an order that differs between ranks, with the lines."""
     if hang.sides:
         entered = [(name_entered(side), side.location) for side in hang.sides[:2]]
     else:
@@ -153,7 +153,8 @@ def enter_in_same_order(hang: Hang) -> str:
 def describe_sides(hang: Hang) -> str:
     """Return "rank 0 is in all_reduce [4] (a.py:11), rank 1 in barrier (a.py:19): each as #12 of GROUP".
 
-    A line that all share is said once. A rank that has gone on is not in what it entered.
+    A line that all share appears once. A rank that has moved on is no longer in the operation that it
+    entered.
     """
     operation = hang.operations[0]
     is_at_first = all(side.sequence == operation.sequence for side in hang.sides)
@@ -177,7 +178,7 @@ def describe_sides(hang: Hang) -> str:
 
 
 def describe_not_stuck(hang: Hang) -> str:
-    """Return the sentence about a job that is not stuck, or of which that cannot be told."""
+    """Return the sentence about a job that is not stuck, or may not be."""
     if hang.status is HangStatus.FINISHED:
         return "not stuck: every collective that a rank entered has finished"
     if hang.status is HangStatus.RUNNING:

@@ -2,13 +2,14 @@
 
 Two cases. The more expensive one is reported, if it costs at least 2 % of the step.
 
-*Padding* (:mod:`zprof.step.needless_bytes`), from the elements that one rank reduces and the model has. At
-least 1 % of the sent elements must be padding (high; medium, and only with kernels that pad, if a baseline
-gives psi). Without psi, on a device: kernels that pad take at least 2 % of the step (docs/thresholds.md) and,
-per byte, 3 times as long as ``split_with_sizes_copy``, a plain copy of the same tensors (medium; our choice,
-because a ``chunk_cat`` that also casts writes twice the bytes). On a CPU a plain ``chunk_cat`` took 5 to 16
-times as long (measured on FSDP2: new memory is touched for the first time), so there it proves nothing
-without psi. With the fix no padding is sent, and the kernels that pad are plain copies.
+*Padding* (:mod:`zprof.step.needless_bytes`), from the elements that one rank reduces and the elements of the
+model. At least 1 % of the sent elements must be padding (high; medium, and only with kernels that pad, if a
+baseline gives psi). Without psi, on a device: kernels that pad take at least 2 % of the step
+(docs/thresholds.md) and, per byte, 3 times as long as ``split_with_sizes_copy``, a plain copy of the same
+tensors (medium; our choice, because a ``chunk_cat`` that also casts writes twice the bytes). On a CPU a plain
+``chunk_cat`` took 5 to 16 times as long (measured on FSDP2: new memory is touched for the first time), so
+there it proves nothing without psi. With the fix no padding is sent, and the kernels that pad are plain
+copies.
 
 *Longer inputs*: a rank computes at least 10 % longer than the others because its inputs are longer, not its
 device slower (:mod:`zprof.analysis.time.kernel_comparison`). With the fix each rank computes for the mean.
@@ -97,7 +98,7 @@ CAUSE = Cause(
 
 @CAUSE.detect
 def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Untested | None:
-    """Return a signal if padding, or longer inputs of one rank, cost time."""
+    """Return a signal if padding or longer inputs of one rank cost time."""
     if analysis.run.world_size == 1 or not len(analysis.steps):
         return None
     padded, longer = _find_padding(analysis, baseline), _find_longer_inputs(analysis)
@@ -108,7 +109,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 def _find_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Untested | None:
     known, filled = measure_padding(analysis, baseline), measure_filling(analysis)
-    # a smaller baseline shows nothing if no kernel pads
+    # a smaller baseline proves nothing if no kernel pads
     is_proven = known is not None and known.ratio >= _MIN_PADDING_RATIO and (known.stated or filled)
     ratio = known.ratio if known is not None and is_proven else 0.0
     min_ns = _MIN_STEP_RATIO * mean_wall_ns(analysis)

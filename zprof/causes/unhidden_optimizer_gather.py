@@ -1,20 +1,21 @@
 """ZP416: a ZeRO stage 1 or 2 step ends with an unhidden gather of all parameters.
 
-After the optimizer step, each rank has only its shard of the new parameters. Gathered at once, at the end of
-the step, all of it is exposed; unit by unit, in the order of the next forward, only the first unit is.
+After the optimizer step, each rank has only its shard of the new parameters. Gathered at once at the end of
+the step, all parameters are exposed; unit by unit, in the order of the next forward pass, only the first unit
+is.
 
 Signal, on one rank and without clocks: all large gathers (or broadcasts, as of PyTorch's
 ZeroRedundancyOptimizer) of a step start after its last reduction of gradients. At least half of their
 transfer is exposed, and that is at least 3 % of the step (docs/thresholds.md), in the median step. Half,
 because a hidden gather still exposes its first unit: 18 % of it with 4 blocks (measured on the reference
 engine). At most the compute of the next forward can hide it: a third of the compute of a micro-batch if the
-backward takes twice as long as the forward, a quarter if it also recomputes. With e exposed and C the
-compute, at most min(e, 0.4 C) is lost. With the fix the gathers run beside the next forward.
+backward pass takes twice as long as the forward pass, a quarter if it also recomputes. With e exposed and C
+the compute, at most min(e, 0.4 C) is lost. With the fix the gathers overlap the next forward pass.
 
 Stages 1 and 2 need no more than data parallelism: a reduce-scatter of gradients (psi) and this gather (psi).
 If gradients are all-reduced in full (2 psi) before it, all ranks could update all parameters themselves. The
-gather then saves only memory, at 3 psi instead of 2 psi. That is proven by bytes, from one rank, and half of
-the all-reduces' transfer is lost as well.
+gather then saves only memory, at 3 psi instead of 2 psi. The bytes of one rank prove this, and half of the
+all-reduces' transfer is lost as well.
 """
 
 from collections.abc import Sequence
@@ -44,9 +45,9 @@ from zprof.step.tasks import Graph
 from zprof.step.traffic import are_mostly_bounds
 
 _MIN_STEP_RATIO = 0.03
-#: Minimum exposed share of the gathers' transfer: with less they already overlap with the next forward.
+#: Minimum exposed share of the gathers' transfer; below it they already overlap the next forward pass.
 _EXPOSED_RATIO = 0.5
-#: The forward's largest share of a micro-batch's compute.
+#: Maximum share of the forward pass in a micro-batch's compute.
 _MAX_FORWARD_RATIO = 0.4
 
 _FIX = Fix(
@@ -132,7 +133,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 
 def _median_step_sum(gathers: Columns, column: str) -> float:
-    """Return the median sum over ranks and steps, because nothing hides the gather of the last step."""
+    """Return the median sum over ranks and steps; the gather of the last step is never hidden."""
     return float(np.median(gathers.group_by("rank", "step").sum(gathers.ints(column))))
 
 
@@ -152,5 +153,5 @@ def hide(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Grap
 
 @CAUSE.reschedule
 def overlap_gather(analysis: RunAnalysis, finding: Finding) -> Sequence[Change]:
-    """Return what an engine does that gathers new parameters during the next forward."""
+    """Return the schedule of an engine that gathers new parameters during the next forward pass."""
     return [Change(overlap_gather=True)]

@@ -6,7 +6,7 @@ names of units show more than three per block (``layers.3.attn.wq``; the thresho
 docs/thresholds.md: FSDP per leaf), or the latency itself is normal, at most 200 us. With a higher latency
 and full blocks as units it is ZP403.
 
-Saving: the step with units as large as blocks, or half as large. If names do not show blocks, the step with
+Saving: the step with units as large as blocks, or half as large. If the names show no blocks, the step with
 the best unit sizes, up to four times the best multiple.
 """
 
@@ -102,8 +102,8 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 def observe(step: PlayedStep) -> Observation | None:
     """Return the step with one message per block, if blocks are seen and have several.
 
-    If it takes as long although names show parts of blocks, the signs of the recording stand. Larger units
-    than blocks cannot be played.
+    If it takes as long although names show parts of blocks, the signs in the recording remain valid. Units
+    larger than blocks cannot be played.
     """
     sizes, messages = step.sizes, step.sizes.messages
     units, gathers = messages.units_per_block, messages.gathers_per_block
@@ -142,7 +142,7 @@ def merge_units(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequen
 
 @CAUSE.reschedule
 def wrap_larger_units(analysis: RunAnalysis, finding: Finding) -> Sequence[Change]:
-    """Return the sizes of units to play, of ranks whose kernels were not recorded."""
+    """Return the unit sizes to play, for ranks whose kernels were not recorded."""
     small = find_small_messages(analysis)
     sizes = small.sizes if small is not None else ()
     return [Change(units_merged=size) for size in sorted({max(2, round(each)) for each in sizes})]

@@ -1,8 +1,8 @@
 """ZP212: autocast keeps a copy of each weight in a smaller type.
 
 Autocast converts an fp32 weight when an operator needs it in 16 bit, and caches the copy until the outermost
-autocast ends; in training, autograd keeps it for the backward. The copies are half of the weights. They are
-found by the frame of autocast's cast and a size of half a parameter's. Reported from 3 % of the peak.
+autocast ends; in training, autograd keeps it for the backward pass. The copies are half of the weights. They
+are found by the frame of autocast's cast and half the size of a parameter. Reported from 3 % of the peak.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ CAUSE = Cause(
 
 @CAUSE.detect
 def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None:
-    """Return a signal if copies of the weights are a part of the peak."""
+    """Return a signal if copies of the weights take a part of the peak."""
     largest = find_largest_rank(analysis)
     if largest is None:
         return None

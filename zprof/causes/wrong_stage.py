@@ -4,9 +4,9 @@ With a baseline in a lower stage, with the same model, number of ranks and simil
 the peak of the higher stage is not below the peak of the lower one (within 2 %). This is measured, so the
 confidence is high.
 
-Without one, from the ZeRO formula alone:
-- stage 3 frees (1 - 1/N) of the parameters that stage 2 keeps. Gathered units as large as that cancel it, and
-  below 5 % of the peak it is not worth the traffic of stage 3 (3 psi instead of 2 psi). Low confidence;
+Without a baseline, from the ZeRO formula alone:
+- stage 3 frees (1 - 1/N) of the parameters that stage 2 keeps. Gathered units of that size cancel the gain,
+  and below 5 % of the peak it is not worth the traffic of stage 3 (3 psi instead of 2 psi). Low confidence;
   medium if stage 2 fits within 80 % of the device's memory.
 - in stages 1 and 2, unsharded parameters that are at least half of the peak: only stage 3 shards them (frozen
   models). Medium confidence.
@@ -36,7 +36,7 @@ _FITS_RATIO = 0.80
 _MOST_RATIO = 0.50
 #: Peaks below this are not judged: the smallest saving that is worth a finding.
 _MIN_PEAK_BYTES = 1 << 20
-#: Units that stage 3 holds at most: of parameters, of gradients, and their copies.
+#: Maximum units that stage 3 holds: parameters, gradients, and their copies.
 _UNITS_IN_FLIGHT = 8
 _GATHERED = "gathered_param"
 
@@ -163,7 +163,7 @@ def _judge_stage_3(analysis: RunAnalysis, largest: LargestRank, sharding: Shardi
 
 
 def _moves_as_much_in_stage_2(analysis: RunAnalysis) -> bool:
-    """Return True for DeepSpeed, whose stage 2 all-reduces the gradients: 3 psi, as many as stage 3."""
+    """Return True for DeepSpeed, whose stage 2 all-reduces the gradients: 3 psi, as in stage 3."""
     return analysis.engine is Engine.DEEPSPEED
 
 

@@ -2,11 +2,11 @@
 
 Every value is a leaf of the report, or the sum or mean of a list of leaves:
 
-    memory        the rank with the highest peak, the first one if equal
+    memory        the rank with the highest peak, the first one on a tie
     collectives   per kind, data type and group size: the sum over groups of mean * group size / world size
     time          per step, the mean over the ranks that ran it
 
-The file is JSON to be reviewed in a repository: stable keys, each list of numbers on one line. It is
+The file is JSON meant for code review: stable keys, each list of numbers on one line. It is
 untrusted input, so it must be a regular file of at most 1 MiB, of this schema, with plausible values.
 """
 
@@ -42,7 +42,7 @@ from zprof.version import __version__
 
 #: Minimum number of steps for an interval of their mean.
 MIN_STEPS = 5
-#: Maximum columns of a name from a run; names of data types and devices are shorter.
+#: Maximum columns of a name from a run; data type and device names are shorter.
 _MAX_NAME_COLUMNS = 100
 _MAX_BYTES = 1 << 20
 #: Maximum plausible size, time, count and number of ranks of a run.
@@ -56,7 +56,8 @@ _SAVE_AGAIN = "save it again: zprof baseline save RUN"
 _T = TypeVar("_T")
 _UPPER, _LOWER = "an upper bound", "a lower bound"
 _ONLY, _WITHOUT = "only", "without"
-#: Prefixes of ``modelled`` entries for planted faults, which a check should detect: they are not conditions.
+#: Prefixes of ``modelled`` entries for planted faults; a check should detect these, so they are not
+#: conditions.
 _PLANTED = ("planted ", "straggler:")
 #: Maximum columns of a condition in a sentence; the comparison uses the full text.
 _MAX_CONDITION_COLUMNS = 120
@@ -76,7 +77,7 @@ def make_baseline(report: Report, environment: Mapping[str, str], name: str) -> 
 
 
 def read_conditions(report: Report, environment: Mapping[str, str]) -> Conditions:
-    """Return the conditions under which the run was recorded; unknown texts are empty."""
+    """Return the conditions under which the run was recorded; unknown strings are empty."""
     run = report.run
     return Conditions(
         device=_clean_name(run.device),
@@ -91,7 +92,7 @@ def read_conditions(report: Report, environment: Mapping[str, str]) -> Condition
 
 
 def find_highest_peak(ranks: Sequence[RankMemory]) -> int:
-    """Return the index of the rank with the highest peak, the first one if equal; ``ranks`` is not empty."""
+    """Return the index of the rank with the highest peak, the first one on a tie; ``ranks`` is not empty."""
     return max(range(len(ranks)), key=lambda index: (ranks[index].peak_bytes, -index))
 
 
@@ -289,7 +290,7 @@ def _decode(content: bytes, kind: type[_T], path: Path) -> _T:
 
 
 def _find_duplicate_key(content: bytes) -> str | None:
-    """Return a key that an object has twice: of two values, which one holds depends on the reader."""
+    """Return a key that occurs twice in one object; which value wins would depend on the parser."""
     duplicates: list[str] = []
 
     def collect(pairs: list[tuple[str, object]]) -> None:
@@ -412,7 +413,7 @@ def list_bounds(baseline: Baseline) -> tuple[str, ...]:
 
 
 def _list_figures(baseline: Baseline) -> Iterator[tuple[str, tuple[str, ComparedValue]]]:
-    """Yield name, unit and value of each figure; bounds and missing ranks are figures of their own."""
+    """Yield name, unit and value of each figure; bounds and missing ranks are separate figures."""
     conditions, memory, time = baseline.conditions, baseline.memory, baseline.time
     yield "device", ("text", conditions.device)
     yield "backend", ("text", conditions.backend)
@@ -477,7 +478,7 @@ def find_condition_differences(baseline: Conditions, run: Conditions) -> tuple[s
 
 
 def _describe_conditions(conditions: Conditions) -> dict[str, str]:
-    """Return each condition that must be equal; of a torch version, not the part that names the build."""
+    """Return each condition that must be equal; the build part of a torch version is omitted."""
     modelled = [part for part in conditions.modelled if not part.startswith(_PLANTED)]
     texts = {
         "device": conditions.device,

@@ -22,7 +22,7 @@ beyond it, within the step variation, or only by what differs from run to run by
 A limit must be judged if the user set it, or requires a baseline and the limit can fail.
 
 If half of the interval is wider than the change that the limit allows, a change of that size never fails. The
-result mentions this, whatever its outcome.
+result mentions this regardless of its outcome.
 
 Severity: failed > unknown > warned > within noise > passed. If no limit was judged, the outcome is unknown,
 except on a first run without a baseline.
@@ -51,7 +51,7 @@ from zprof.model.report import Report
 from zprof.reports.pages.check import describe_judged, describe_unjudged
 from zprof.version import __version__
 
-#: Minimum number of steps per run for a range; a single step does not show how much steps vary.
+#: Minimum number of steps per run for a range; a single step shows no variation.
 _MIN_STEPS_OF_RANGE = 2
 _WORST_FIRST = (Outcome.FAILED, Outcome.UNKNOWN, Outcome.WARNED, Outcome.WITHIN_NOISE, Outcome.PASSED)
 _SAVE_HINT = "save one: zprof baseline save RUN"
@@ -80,7 +80,7 @@ def check(
         baseline: None on a first run; relative limits are then skipped.
         environment: The environment from the run's manifest, for the torch version.
         any_conditions: Compare even if the recording conditions differ.
-        requires_baseline: A limit that the baseline or the run cannot judge is unknown, default or not.
+        requires_baseline: A limit that the baseline or the run cannot judge is unknown, even a default.
         baseline_file: Where the baseline was read from, for errors.
 
     Raises:
@@ -142,7 +142,7 @@ def _find_worst_outcome(
 
 
 def _judge(limit: Limit, row: LimitRow, *, has_baseline: bool, requires_baseline: bool) -> GateResult:
-    """Judge one limit and return its result; ``requires_baseline``: no limit may be left unjudged."""
+    """Judge one limit and return its result; with ``requires_baseline`` no limit may remain unjudged."""
     is_stated = limit.origin != DEFAULT
     unjudged = Outcome.UNKNOWN if is_stated or (requires_baseline and not limit.warns) else Outcome.WARNED
     current, baseline = row.current, row.baseline
@@ -234,7 +234,7 @@ def _to_fraction(value: float) -> Fraction:
 
 
 def _is_within_without_chance(limit: Limit, row: LimitRow) -> bool:
-    """Return True if a relative limit is broken only by the part that differs from run to run by chance."""
+    """Return True if only the part that varies by chance between runs breaks a relative limit."""
     if row.stable is None or not limit.is_relative:
         return False
     current, baseline = row.stable
@@ -256,7 +256,7 @@ def _compute_interval(limit: Limit, row: LimitRow) -> Interval | None:
 
 
 def _is_decided_by_range(limit: Limit, row: LimitRow) -> bool:
-    """Return True if a few steps decide: they lie on one side of the limit, by more than their spread."""
+    """Return True if few steps suffice: all are on one side of the limit, by more than their spread."""
     samples = row.samples[: 2 if limit.is_relative else 1]
     if any(steps is None or len(steps) < _MIN_STEPS_OF_RANGE for steps in samples):
         return False
@@ -265,7 +265,7 @@ def _is_decided_by_range(limit: Limit, row: LimitRow) -> bool:
 
 
 def _explain_useless(limit: Limit, row: LimitRow) -> str:
-    """Explain why no value can exceed the limit, "" if one can."""
+    """Explain why no value can exceed the limit; "" if a value can."""
     allowed, _ = compute_allowed(limit, row.baseline)
     is_minimum = limit.sense is Sense.AT_LEAST
     allows_all = allowed.value <= 0 if is_minimum else limit.unit == "ratio" and allowed.value >= 1
@@ -276,7 +276,7 @@ def _explain_useless(limit: Limit, row: LimitRow) -> str:
 
 
 def _explain_too_few_steps(limit: Limit, row: LimitRow) -> str:
-    """Explain which side has too few steps for an interval, "" if there are enough or none is needed."""
+    """Explain which side has too few steps for an interval; "" if none is needed or the steps suffice."""
     if limit.confidence is None:
         return ""
     names = ("the run", "the baseline")[: 2 if limit.is_relative else 1]

@@ -32,7 +32,7 @@ _TABLE_NAME = "check"
 
 
 class ConfigSection(Struct, frozen=True, kw_only=True):
-    """The table of limits of one file; ``name`` is its header, such as ``[tool.zprof.check]``."""
+    """The limits table of one file; ``name`` is its header, such as ``[tool.zprof.check]``."""
 
     path: Path
     name: str
@@ -50,7 +50,7 @@ def find_sections(folder: Path) -> tuple[ConfigSection, ...]:
 
 
 def read_section(path: Path) -> ConfigSection | None:
-    """Return the table of limits in ``path``, None if the file does not configure zprof.
+    """Return the limits table in ``path``, or None if the file does not configure zprof.
 
     Raises:
         BadInput: The file does not exist or is not TOML, or the value is not a table.
@@ -188,7 +188,7 @@ def _parse_limits(stated: Iterable[StatedLimit]) -> dict[str, Limit | None]:
 
 
 def _split_parts(key: str, value: object, location: str) -> Iterator[tuple[str, object, str]]:
-    """Yield gate, limit and location; a table is split into one gate per tenant, else there is one gate."""
+    """Yield gate, limit and location; a table becomes one gate per tenant, anything else one gate."""
     if key != PEAK_MEMORY or not isinstance(value, Mapping):
         yield key, value, location
         return
@@ -224,8 +224,8 @@ def default_limits() -> tuple[Limit, ...]:
     return tuple(limit for limit in limits if limit is not None)
 
 
-#: In their place on CPU ranks. Shares of the step depend little on what else runs on the cores of a machine:
-#: recordings of one program at one to two times its pace differed by up to 14 points.
+#: Replacements on CPU ranks. Shares of the step depend little on the machine's load: recordings of one
+#: program at one to two times its pace differed by up to 14 points.
 CPU_DEFAULTS: Mapping[str, object] = {
     "exposed_ratio": {"max": "+20pt", "confidence": 0.95},
     "overlap_ratio": {"min": "-20pt", "confidence": 0.95},

@@ -137,7 +137,7 @@ def _quote_limit(stated: object) -> str:
 
 
 def _parse_stated(stated: object) -> LimitText | None:
-    """Parse the parts of a limit; return None if it turns the gate off."""
+    """Parse the parts of a limit; return None if the limit turns the gate off."""
     if stated is False or (isinstance(stated, str) and stated.strip().lower() == "off"):
         return None
     if isinstance(stated, str):

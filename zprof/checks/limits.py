@@ -1,8 +1,8 @@
-"""The limits of ``zprof check``: what each reads from a run and its baseline, and how that is worded.
+"""The limits of ``zprof check``: what each one reads from a run and its baseline, and how it is worded.
 
-Both sides are read as baselines, so that the same code reads both; details that a baseline does not keep come
-from the report. Memory: bytes of the rank with the highest peak. Communication: sums per rank and step over
-the collectives. Times:
+Both sides are read as baselines, so the same code reads both; details that a baseline lacks come from the
+report. Memory: bytes of the rank with the highest peak. Communication: sums per rank and step over the
+collectives. Times:
 
     exposed_ratio = sum(exposed) / sum(wall)        overlap_ratio = 1 - sum(exposed) / sum(collective)
 
@@ -41,19 +41,19 @@ PEAK_MEMORY = "peak_memory"
 MEMORY_PARTS: tuple[str, ...] = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED_NAME)
 _MAX_NAME_COLUMNS = 60
 _MAX_RANKS = 4
-#: A device without an allocator counter, on which frees may be unseen.
+#: A device without an allocator counter, so frees may be unseen.
 _CPU = "cpu"
 #: Path in the report of the list that the time gates sum over.
 _STEPS_PATH = "time.steps"
-#: Evidence of a rank that is late, and the share of steps from which on it is late in nearly all.
+#: Evidence of a late rank, and the minimum share of steps that counts as nearly all.
 _STEPS_LATEST_RATIO, _MIN_LATEST_RATIO = "steps_latest_ratio", 0.8
 _RECORD_TIME = "record the time window on all ranks (--time-steps 8)"
 _RECORD_MEMORY = "record a memory window (--memory-steps 2) that all ranks reach"
 _NO_MEMORY = "no memory window was recorded"
 _NO_COLLECTIVES = "no collective was recorded"
 _NO_COMMUNICATION = "no collective ran in the timed steps, so there is nothing to overlap"
-#: gloo's copy of a gathered unit lives until the last rank has launched the gather, so how many there are at
-#: the peak depends on how late the ranks are.
+#: gloo's copy of a gathered unit lives until the last rank has launched the gather, so the number of copies
+#: at the peak depends on how late the ranks are.
 _CHANCE_NOTE = "only by copies that the collective backend made, which depend on the timing of the ranks"
 _CPU_NOTE = (
     "on CPU ranks (DDP, FSDP2) gloo shares the cores of the ranks, so little is hidden to begin with; "
@@ -81,8 +81,8 @@ def clean_name(text: object) -> str:
 def _list_missing(given: LimitInput, current: _RunBaseline, baseline: _RunBaseline | None) -> tuple[int, ...]:
     """Return the ranks that the run should have but does not.
 
-    For an absolute limit these are all missing ranks, for a relative one only those that the baseline has:
-    ranks missing from both do not affect the comparison.
+    For an absolute limit these are all missing ranks, for a relative limit only the missing ranks that the
+    baseline has: ranks missing from both do not affect the comparison.
     """
     excused = baseline.missing_ranks if baseline is not None and given.limit.is_relative else ()
     return tuple(sorted(set(current.missing_ranks) - set(excused)))
@@ -113,8 +113,9 @@ def _make_memory_row(
 ) -> LimitRow:
     """Make the row of a value of the run and of the baseline, with their bounds.
 
-    A peak without some ranks is a lower bound; a share of a bound can be off to either side. ``is_upper``: of
-    the value of the run, if it is not of the rank with the highest peak.
+    A peak without some ranks is a lower bound; a share of a bound can be off in either direction.
+    ``is_upper``: whether the run's value is an upper bound, if it is not that of the rank with the highest
+    peak.
     """
     sides = given.current.memory, None if given.baseline is None else given.baseline.memory
     current, baseline = sides
@@ -153,7 +154,7 @@ def _read_peak_memory(given: LimitInput) -> LimitRow:
     rank = ranks[index]
     phase = f" in the {clean_name(rank.peak_phase)}" if rank.peak_phase else ""
     row = _make_memory_row(given, (values[0], values[1]), note=f" on rank {rank.rank}{phase}")
-    # The peaks without the backend's copies, of which some may have been freed unseen.
+    # The peaks without the backend's copies, some of which may have been freed unseen.
     stable = [
         None
         if side is None or side.backend_scratch_bytes is None
@@ -171,7 +172,7 @@ def _read_peak_memory(given: LimitInput) -> LimitRow:
 
 
 def _make_stable(row: LimitRow, current: int | None, baseline: int | None) -> tuple[Figure, Figure] | None:
-    """Return what does not differ by chance, with the bounds of the row's own values."""
+    """Return the figures without the part that varies by chance, with the bounds of the row's own values."""
     if current is None or baseline is None or row.current is None or row.baseline is None:
         return None
     return replace(row.current, value=Fraction(current)), replace(row.baseline, value=Fraction(baseline))
@@ -195,7 +196,7 @@ def _describe_memory_growth(current: MemoryBaseline, baseline: MemoryBaseline | 
 def _read_tenant_memory(given: LimitInput) -> LimitRow:
     """Read what one tenant (after the dot in the gate's name) holds at its own maximum, over all ranks.
 
-    Not at the rank's peak: a peak in the optimizer has no activations, however many the backward holds.
+    Not at the rank's peak: a peak in the optimizer has no activations, however many the backward pass holds.
     """
     tenant = given.limit.gate.partition(".")[2]
     current, baseline = given.current.memory, given.baseline.memory if given.baseline else None
@@ -234,7 +235,7 @@ def _read_tenant_memory(given: LimitInput) -> LimitRow:
 
 
 def _get_tenant_peak(rank: RankMemory, tenant: str) -> int | None:
-    """Return the tenant's own peak, None if nothing in the recording could be attributed to it."""
+    """Return the tenant's own peak; None if nothing in the recording could be attributed to it."""
     if rank.tenant_peaks is None or (tenant != UNTAGGED_NAME and rank.is_unknown(Tenant(tenant))):
         return None
     return rank.tenant_peaks.get(tenant)
@@ -268,7 +269,8 @@ def _read_untagged_ratio(given: LimitInput) -> LimitRow:
         is_upper=rank.upper_bound,
     )
     if rank.upper_bound and not rank.lower_bound and rank.device == _CPU and row.current is not None:
-        # Only blocks of which no tensor was seen end unseen: the share without them is the highest.
+        # Only frees of blocks without a recorded tensor can be missed: the share without those blocks is the
+        # highest.
         unseen = sum(part.bytes for part in rank.parts if part.sub in (BACKEND_SCRATCH, OPERATOR_WORKSPACE))
         if 0 < unseen < rank.peak_bytes:
             highest = Fraction(rank.untagged_bytes, rank.peak_bytes - unseen)
@@ -285,7 +287,7 @@ def _read_untagged_ratio(given: LimitInput) -> LimitRow:
 def _read_collectives(given: LimitInput) -> LimitRow:
     """Read a sum over collectives, per step and rank: their count, or the bytes of their full tensors.
 
-    Its note names the kind, data type and group size that grew, is new or was removed.
+    Its note gives the kind, data type and group size that grew, is new or was removed.
     """
     field = given.limit.gate.removeprefix("collective_")
     unit = GATES[given.limit.gate].unit
@@ -340,7 +342,7 @@ def _describe_collective_growth(
     grown: Mapping[_Key, Fraction],
     unit: Unit,
 ) -> str:
-    """Describe what grew most, what is new and what was removed: the largest of each, and how many more."""
+    """Describe what grew most, is new or was removed: the largest of each, and how many more."""
     if baseline is None:
         largest = max(current, key=current.__getitem__, default=None)
         if largest is None:
@@ -396,8 +398,8 @@ _Times = tuple[TimeBaseline | None, TimeBaseline | None]
 def _select_times(given: LimitInput, *, communication: bool = True) -> tuple[_Times, str]:
     """Return the times of the run and the baseline, None if unknown, and the reason for the run's None.
 
-    The run is unknown if it lacks a rank that the baseline has, and vice versa, and for ``communication`` if
-    it has no collective.
+    The run's times are unknown if it lacks a rank that the baseline has, and vice versa, and for
+    ``communication`` if it has no collective.
     """
     current, base = given.current.time, given.baseline
     baseline = None if base is None else base.time
@@ -537,7 +539,7 @@ class Gate(Struct, frozen=True, kw_only=True):
 
     ``read``: how its row is read. ``exact``: the value is a count that is equal in each recording of the same
     work, so it accepts ``exact``. ``sampled``: the value varies over steps, so it accepts ``confidence``.
-    ``of_baseline``: a limit may be relative to the baseline. ``is_timed``: it measures time, which depends on
+    ``of_baseline``: limits may be relative to the baseline. ``is_timed``: it measures time, which depends on
     the load of the machine.
     """
 
@@ -550,12 +552,12 @@ class Gate(Struct, frozen=True, kw_only=True):
 
     @property
     def metric(self) -> Metric:
-        """The entry of the catalogue on what it measures."""
+        """The catalogue entry of the measured quantity."""
         return METRICS[f"check.{self.name}"]
 
     @property
     def unit(self) -> Unit:
-        """The unit of its value and of a limit on it."""
+        """The unit of its value and its limits."""
         return self.metric.unit
 
     @property

@@ -1,7 +1,7 @@
-"""Account for the difference between two runs: what each cause adds to it, and what no cause claims.
+"""Account for the difference between two runs: the part that each cause adds, and the part that none claims.
 
-A cause that the baseline has as well explains only what it costs more now. The causes that changed come
-first, by their share of the difference; what was as bad before follows.
+A cause that the baseline also has explains only its additional cost. Causes that changed come first, by their
+share of the difference; causes that were as bad before follow.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,9 +16,9 @@ from zprof.diagnosis.claims import take_from_terms
 from zprof.model.findings import Confidence, Finding, SavingNote
 from zprof.model.report import Comparison
 
-#: Share of the difference from which on a cause is one of its causes.
+#: Minimum share of the difference that a cause must explain.
 MIN_CHANGE_RATIO = 0.1
-#: Growth that an amount has from recording to recording.
+#: Growth of an amount that is usual between recordings.
 _MAX_GROWTH_RATIO = 1.1
 
 
@@ -29,7 +29,7 @@ def account_for_change(
     causes: Mapping[str, Cause],
     lasting: Collection[str],
 ) -> tuple[tuple[Finding, ...], Comparison]:
-    """Return the findings with what each adds to the step, and the comparison with what none claims."""
+    """Return the findings with the time each adds to the step, and the comparison with the unclaimed rest."""
     delta = compute_ledger_delta(comparison)
     slower_ns = sum(delta.values())
     attributed = attribute_change(findings, before, slower_ns, causes, lasting)
@@ -39,7 +39,7 @@ def account_for_change(
 
 
 def is_lasting(cause: Cause, analysis: RunAnalysis, baseline: RunAnalysis) -> bool:
-    """Return True if the cause says that the baseline has as much of it, at whatever cost."""
+    """Return True if the cause reports that the baseline has as much of it, regardless of the cost."""
     return cause.is_lasting is not None and cause.is_lasting(analysis, baseline)
 
 
@@ -50,15 +50,15 @@ def attribute_change(
     causes: Mapping[str, Cause],
     lasting: Collection[str] = (),
 ) -> tuple[Finding, ...]:
-    """Return the findings with what each adds to the step, the causes of the difference first.
+    """Return the findings with the time each adds to the step, the causes of the difference first.
 
     Args:
-        findings: Those of the run, ordered.
-        before: Those of the baseline.
-        slower_ns: How much longer the step takes than the baseline's; the order is kept if it does not.
-        causes: Their records, by name.
-        lasting: Causes that the baseline has as much of, exposed or hidden. Those that both runs state the
-            same amount of are found here. What makes them cost more is the cause of the difference.
+        findings: The run's findings, ordered.
+        before: The baseline's findings.
+        slower_ns: Excess of the step time over the baseline's; if it is not positive, the order is kept.
+        causes: The records of the causes, by name.
+        lasting: Causes of which the baseline has as much, exposed or hidden. Causes with the same amount in
+            both runs are added here. The cause of the difference is what makes them cost more.
     """
     lasting = {*lasting, *_find_lasting(findings, before, causes)}
     earlier = {finding.cause: finding.saving_ns for finding in before}
@@ -82,7 +82,7 @@ def attribute_change(
 def _find_lasting(
     findings: Sequence[Finding], before: Sequence[Finding], causes: Mapping[str, Cause]
 ) -> Iterator[str]:
-    """Yield the causes of which there is hardly more than before, by counts, bytes or own time."""
+    """Yield the causes whose amount (counts, bytes or own time) hardly grew."""
     amounts = {finding.cause: _read_amount(finding, causes[finding.cause]) for finding in before}
     for finding in findings:
         now, then = _read_amount(finding, causes[finding.cause]), amounts.get(finding.cause)
@@ -97,17 +97,18 @@ def _read_amount(finding: Finding, cause: Cause) -> float | None:
 def _claim_difference(
     findings: Sequence[Finding], slower_ns: float, causes: Mapping[str, Cause], lasting: Collection[str]
 ) -> dict[str, float]:
-    """Return what each cause of the difference claims of it; no part is claimed twice.
+    """Return the part of the difference that each cause claims; no part is claimed twice.
 
-    What surely costs more than before claims first, then what may cost as much as before, then what only
-    exposes a stall: a wait that was there before adds what the stall adds.
+    Causes that certainly cost more than before claim first, then causes that may cost as much as before, then
+    causes that only expose a stall: a wait that existed before adds what the stall adds.
     """
 
     old_stalls = [name for name in lasting if causes[name].is_stall]
 
     def sort_key(finding: Finding) -> tuple[bool, bool, float]:
         low = 0 if finding.change_ns is None else finding.change_ns[0]
-        # what surely costs more than the whole difference was there before, though it was not found
+        # a cause that certainly costs more than the whole difference existed before, although it was not
+        # found
         may_be_unchanged = not 0 < low <= _MAX_GROWTH_RATIO * slower_ns or finding.cause in lasting
         exposes_stall = not old_stalls and SavingNote.EXPOSES_A_STALL in finding.saving_notes
         return exposes_stall, may_be_unchanged, -_estimate_change_ns(finding)
@@ -130,7 +131,7 @@ def is_cause_of_change(finding: Finding, slower_ns: float) -> bool:
 def find_unclaimed_change(
     delta_ns: Mapping[str, float], findings: Sequence[Finding], causes: Mapping[str, Cause]
 ) -> dict[str, int]:
-    """Return what is left of each term that grew, after findings above low confidence have taken theirs."""
+    """Return the rest of each term that grew, after the claims of findings above low confidence."""
     remaining = {term: max(0.0, change) for term, change in delta_ns.items()}
     for finding in findings:
         if finding.confidence is not Confidence.LOW:

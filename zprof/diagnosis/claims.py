@@ -1,9 +1,10 @@
-"""Account for lost time: what each finding claims of it, and the rest, which is unexplained.
+"""Account for lost time: the part that each finding claims, and the unexplained rest.
 
 Two findings can be about the same exposed transfer (no prefetch on a slow link), but its time can be saved
 only once. Findings that others explain claim last. Among the rest, higher confidence claims first, then the
 larger saving. A ledger term is the mean per step of the rank with the largest value. Terms of different ranks
-do not add up (one rank is idle while another waits), so the unexplained loss is that of the rank with most.
+do not add up (one rank is idle while another waits), so the unexplained loss is that of the rank with the
+largest one.
 """
 
 from collections import defaultdict
@@ -20,7 +21,7 @@ from zprof.model.time import CollectiveTime, RankTime, StepTime
 
 #: Terms that count as lost. Compute counts only to the extent that a cause claims it.
 _LOST = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "idle_ns", "unexplained_ns")
-#: Steps behind the first one that show what recurs.
+#: Minimum number of steps after the first that shows what recurs.
 _MIN_LATER_STEPS = 2
 _Ns = TypeVar("_Ns", int, float)
 
@@ -38,7 +39,7 @@ def change_saving(
     *,
     confidence: Confidence | None = None,
 ) -> Finding:
-    """Return the finding with another range and the reason for it; an equal range needs none."""
+    """Return the finding with another range and the reason for it; an equal range needs no reason."""
     changed = (int(saving_ns[0]), int(saving_ns[1]))
     notes = finding.saving_notes if changed == finding.saving_ns else (*finding.saving_notes, note)
     return replace(
@@ -47,16 +48,16 @@ def change_saving(
 
 
 def order_findings(findings: Iterable[Finding], causes: Mapping[str, Cause]) -> list[Finding]:
-    """Sort findings: those that spoil or distort times first, then by time, then by bytes freed, notes last.
+    """Sort findings: invalid or distorted times first, then by time, then by bytes freed, notes last.
 
     Time is the saving of a fix, or the time that the recording itself adds. Findings of low confidence follow
     all others that save time, or all others that free memory: their saving is a guess. A failed allocation
-    comes first among those that save no time, and why a job is stuck before all.
+    comes first among the findings that save no time, and the cause of a hang before everything.
     """
 
     def key(finding: Finding) -> tuple[bool, bool, bool, bool, bool, float, bool, bool, bool, int, str]:
         is_low_confidence, bytes_freed = finding.confidence is Confidence.LOW, finding.saving_bytes
-        # Twice the recording's start-up cost per step, comparable to the sum of a range; else 0.
+        # Twice the recording's start-up cost per step, comparable to the sum of a range; 0 for other causes.
         time_ns = (
             2 * sum(entry.value for entry in finding.evidence if entry.key == causes[finding.cause].adds)
         ) or sum(finding.saving_ns)
@@ -89,7 +90,7 @@ def split_savings(
 
     A finding about time is dropped if the findings that explain it use up its terms: it is only their
     symptom. ``played``: causes whose savings are those of the step played with that fix alone; their ranges
-    stay, but like all they save no more than the time that they are taken from.
+    stay, but like all ranges are limited to the time from which they are taken.
     """
     findings = [_limit_saving(finding, causes[finding.cause], ranks, steps) for finding in findings]
     # Causes whose signs another finding above low confidence produces.
@@ -115,7 +116,7 @@ def split_savings(
 def _limit_saving(
     finding: Finding, cause: Cause, ranks: Sequence[RankTime], steps: Sequence[StepTime]
 ) -> Finding:
-    """Limit the saving to the step, to the ledger terms that it claims, and to the part that is stated."""
+    """Limit the saving to the step, to the ledger terms that it claims, and to the stated part."""
     limits = [entry.value for entry in finding.evidence if entry.key == cause.taken_from]
     limits += [sum(_find_largest_terms(cause.terms, ranks, steps).values())]
     limits += [max((rank.wall_ns for rank in ranks), default=0)]
@@ -153,7 +154,7 @@ def _find_largest_terms(
 
 
 def _mean_of_largest_rank(term: str, steps: Sequence[StepTime]) -> int:
-    """Return the mean over steps of the largest value of any rank; 0 if steps do not have the term."""
+    """Return the mean over steps of the largest value of any rank; 0 if the steps lack the term."""
     largest: dict[int, int] = defaultdict(int)
     for step in steps:
         largest[step.step] = max(largest[step.step], int(getattr(step, term, 0)))
@@ -175,9 +176,9 @@ _COMMUNICATION = frozenset({"exposed_wait_ns", "exposed_transfer_ns"})
 
 
 class ExposedGroup(Struct, frozen=True, kw_only=True):
-    """A lower bound of the unexplained exposed time of a group's collectives, the mean of its ranks.
+    """A lower bound on the unexplained exposed time of a group's collectives, as a mean over its ranks.
 
-    ``bus_bytes_per_s``: what its largest messages reach, None if their size or time is unknown.
+    ``bus_bytes_per_s``: bus bandwidth of its largest messages, None if their size or time is unknown.
     """
 
     kind: str
@@ -189,7 +190,7 @@ class ExposedGroup(Struct, frozen=True, kw_only=True):
 class Unexplained(Struct, frozen=True, kw_only=True):
     """The unexplained loss of one rank, by ledger term of its mean step; ``groups``: largest first.
 
-    ``start_up_ns``: the part of each term that only the first step of the window has.
+    ``start_up_ns``: the part of each term that occurs only in the first step of the window.
     """
 
     rank: int | None = None
@@ -199,7 +200,7 @@ class Unexplained(Struct, frozen=True, kw_only=True):
 
     @property
     def recurring(self) -> dict[str, int]:
-        """What each step loses: the terms without start-up."""
+        """The loss of each step: the terms without start-up."""
         return {term: ns - self.start_up_ns.get(term, 0) for term, ns in self.terms.items()}
 
     @property
@@ -218,7 +219,8 @@ def find_unexplained_loss(
     """Subtract the findings' savings from each rank's mean step; return the rank with the largest remainder.
 
     A saving counts once: it is taken from the terms that its cause claims, and the remainder from the terms
-    of other ranks that are the same loss. A rank of which a finding claims more than its saving loses that.
+    of other ranks that are the same loss. If a finding claims more of a rank than its saving, the larger
+    amount is subtracted.
     """
     remaining = {rank.rank: _subtract_savings(rank, findings, causes) for rank in ranks}
     worst_rank = max(remaining, key=lambda rank: (sum(remaining[rank].values()), -rank), default=None)
@@ -252,7 +254,7 @@ def _subtract_savings(
     remaining = {term: int(getattr(rank, term)) for term in _LOST}
     for finding in findings:
         cause = causes[finding.cause]
-        # what the finding claims of the rank's step: its saving, or what it states of that rank
+        # the finding's claim on the rank's step: its saving, or the amount that it states for that rank
         stated = [entry.value for entry in finding.evidence if entry.rank == rank.rank and entry.unit == "ns"]
         claim = int(max([finding.saving_ns[1], *(stated if finding.saving_ns[1] > 0 else [])]))
         take_from_terms(remaining, (*cause.terms, *cause.other_rank_terms), claim)

@@ -34,7 +34,7 @@ def diagnose(
     Args:
         run: The recording, or its analysis if that exists already.
         baseline: The run to compare with; the report then includes the change of each ledger term.
-        expected_bus_bytes_per_s: The bus bandwidth that the link should give large messages.
+        expected_bus_bytes_per_s: The bus bandwidth that large messages should reach on the link.
         policy: The measured window: single steps, or the entire recording as one interval.
 
     Raises:
@@ -54,9 +54,9 @@ def diagnose_side_by_side(
     expected_bus_bytes_per_s: float | None = None,
     policy: WindowPolicy = WindowPolicy.STEP,
 ) -> "SideBySide":
-    """Diagnose ``a`` by itself and ``b`` with ``a`` as its baseline, and pair the results number for number.
+    """Diagnose ``a`` alone and ``b`` with ``a`` as its baseline, and pair the results number by number.
 
-    ``analyses`` and ``report``, which is that on ``b``, if they exist already; for the rest see ``diagnose``.
+    ``analyses`` and ``report`` (on ``b``) are passed if they exist already; for the rest see ``diagnose``.
 
     Raises:
         BadInput: A recording is damaged.
@@ -120,14 +120,14 @@ def _build_report(
 
 
 def _list_needs(analysis: RunAnalysis) -> frozenset[Need]:
-    """Return what a run has that causes need; of times and memory each cause says itself what is missing."""
+    """Return the needs that a run meets; for times and memory, each cause reports what is missing."""
     devices = {analysis.run.device, *(rank.device for rank in analysis.memory.per_rank)}
     is_on_device = devices != {"cpu"}
     return frozenset({Need.STEPS, Need.MEMORY} | ({Need.DEVICE} if is_on_device else set()))
 
 
 def _select_causes(analysis: RunAnalysis, has: frozenset[Need]) -> Mapping[str, Cause]:
-    """Return the causes to look for: what a step of a dead job costs is not why it is dead."""
+    """Return the causes to look for: the cost of a step does not explain why a job is dead."""
     is_dump = analysis.run.source == FLIGHT_RECORDER  # it has neither times nor memory
     if not is_dump and not is_stuck(analysis.hang):
         return load_causes(has)

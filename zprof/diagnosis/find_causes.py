@@ -1,12 +1,12 @@
 """Find the causes in a run: look for signs, play the step without each cause, claim the time once.
 
-A cause is found by its signs in the recording, which say what it costs at most, or in the measured step, if
-that is shorter without it. The saving is that of the step played with the fix. What changes a range after
-that leaves a :class:`~zprof.model.findings.SavingNote` on the finding.
+A cause is found by its signs in the recording, which bound its cost, or in the measured step, if the step is
+shorter without it. The saving is that of the step played with the fix. Every later change of the range leaves
+a :class:`~zprof.model.findings.SavingNote` on the finding.
 
 In the step with the fix (:mod:`zprof.step.play`) late launches move forward, dependent work follows, and
-hidden work may become exposed. A finding whose cause has no edit, or of whose edit nothing in this run can be
-played, keeps the saving of its signs.
+hidden work may become exposed. A finding keeps the saving of its signs if its cause has no edit, or if
+nothing of the edit can be played.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,11 +43,12 @@ from zprof.step.edits import changes_graph
 from zprof.step.play import PlayedStep, widen_gains
 from zprof.step.tasks import Graph
 
-#: Minimum gain, as a share of the step, and steps, for high confidence in a cause that only the step shows.
+#: Minimum gain as a share of the step, and minimum steps, for high confidence in a cause that only the step
+#: shows.
 _SURE_GAIN_RATIO, _SURE_STEPS = 0.05, 3
 #: Maximum share of a saving by which the noise of the run widens its range.
 _MAX_WIDENING_RATIO = 0.25
-#: Above this ratio of the ends of a range, it does not say what the fix is worth.
+#: Above this ratio of its ends, a range does not show what the fix is worth.
 _MAX_SURE_SPAN = 4.0
 #: A gain below this share of the step means that the cause costs nothing.
 _NEGLIGIBLE_RATIO = 0.01
@@ -56,7 +57,7 @@ _NEGLIGIBLE_RATIO = 0.01
 def find_causes(
     causes: Mapping[str, Cause], analysis: RunAnalysis, baseline: RunAnalysis | None
 ) -> tuple[tuple[Finding, ...], list[Gap]]:
-    """Return the ordered findings, with no time claimed twice, and all gaps of the run, the causes' last."""
+    """Return the ordered findings, no time claimed twice, and all gaps of the run, untested causes last."""
     step = PlayedStep(analysis=analysis)
     answers = {
         cause.name: answer
@@ -73,7 +74,7 @@ def find_causes(
 
 
 def _select_applicable(causes: Iterable[Cause], analysis: RunAnalysis) -> Iterable[Cause]:
-    """Select the causes to look for. Those that claim time, except those of memory, need a timed step.
+    """Select the causes to look for. Causes that claim time, except memory causes, need a timed step.
 
     A missing step is reported once, not by each cause. A step of zero length comes from a damaged trace.
     """
@@ -85,7 +86,7 @@ def _select_applicable(causes: Iterable[Cause], analysis: RunAnalysis) -> Iterab
 def ask(
     cause: Cause, analysis: RunAnalysis, baseline: RunAnalysis | None = None
 ) -> Finding | Untested | None:
-    """Return the finding of a cause by its signs, what is missing to test it, or None if it shows no sign."""
+    """Return the finding of a cause by its signs, or what is missing to test it, or None without signs."""
     answer = cause.find_signs(analysis, baseline) if cause.find_signs is not None else None
     return make_finding(analysis, cause, answer) if isinstance(answer, Signal) else answer
 
@@ -107,8 +108,8 @@ def _price_answers(
 ) -> tuple[list[Finding], frozenset[str]]:
     """Return the findings with their savings, and the causes that were played.
 
-    Where the measured step decides, its answer replaces that of the signs, in ``answers`` too. Else it adds
-    causes of which signs show nothing, or too little; effects of another cause are dropped.
+    If the measured step decides, its answer replaces that of the signs, also in ``answers``. Otherwise it
+    adds causes with no or insufficient signs; effects of another cause are dropped.
     """
     decided = _decide_by_step(step, answers, causes)
     signs = [each for each in answers.values() if isinstance(each, Finding)]
@@ -130,9 +131,9 @@ def _price_answers(
 def _decide_by_step(
     step: PlayedStep, answers: dict[str, Finding | Untested], causes: Mapping[str, Cause]
 ) -> dict[str, Finding]:
-    """Return the findings of causes that the measured step decides; drop what their signs said or lacked.
+    """Return the findings of causes that the measured step decides; drop the answers of their signs.
 
-    A sign that a cause found above low confidence produces as well says nothing more.
+    A sign that is also produced by a cause found above low confidence is no longer evidence.
     """
     seen = {
         cause.name: answer
@@ -155,7 +156,7 @@ def _decide_by_step(
 
 
 def look_at_step(step: PlayedStep, cause: Cause) -> Finding | Absent | None:
-    """Return the finding of a cause without which the step is shorter; None if the step says nothing."""
+    """Return the finding of a cause without which the step is shorter; None if the step shows nothing."""
     if cause.look_at_step is None or step.graph is None or not step.has_kernels:
         return None
     seen = cause.look_at_step(step)
@@ -192,9 +193,9 @@ def _limit_confidence(
 ) -> list[Finding]:
     """Return the findings, with low confidence in savings of time that the recording cannot prove.
 
-    Lost events change times between events. On a CPU with too few processors, speeds depend on who else runs.
-    Where the ends of steps are uncertain, so is what a step has. Where collectives do not match, nothing is
-    certain.
+    Lost events change times between events. With too few processors for CPU ranks, speeds depend on the
+    machine's load. If the ends of steps are uncertain, so is the content of a step. If collectives do not
+    match, nothing is certain.
     """
     if any(gap.kind is GapKind.STEP_BOUNDARIES for gap in analysis.gaps):
         return [
@@ -221,7 +222,7 @@ def _limit_confidence(
 
 
 def _state_rest(analysis: RunAnalysis, finding: Finding, cause: Cause) -> Finding:
-    """Return the finding with the facts that only its final range tells."""
+    """Return the finding with the facts known only from its final range."""
     if cause.state_rest is None:
         return finding
     facts = cause.state_rest(analysis, finding)
@@ -238,7 +239,7 @@ def widen_by_noise(finding: Finding, step_noise_ns: int | None) -> Finding:
 
 
 def rate_by_range(finding: Finding, wall_ns: float) -> Finding:
-    """Return the finding with no more severity than its saving has, and no more confidence than its range.
+    """Return the finding with its severity limited by its saving, and its confidence limited by its range.
 
     A finding without a saving of time is returned unchanged.
     """
@@ -257,7 +258,7 @@ def rate_by_range(finding: Finding, wall_ns: float) -> Finding:
 def price_finding(step: PlayedStep, finding: Finding, cause: Cause) -> tuple[Finding | None, bool]:
     """Return the finding with the saving of its fix, or unchanged, and True if its step was played.
 
-    It is None if only the step shows what it costs and the step without it takes as long, or if the step
+    The finding is None if only the step shows its cost and the step without it takes as long, or if the step
     shows another reason for its signs.
     """
     graph = step.graph
@@ -270,7 +271,7 @@ def price_finding(step: PlayedStep, finding: Finding, cause: Cause) -> tuple[Fin
         return finding, False
     low, high = widen_gains(min(gains), max(gains), step.step_ns)
     is_negligible = high < _NEGLIGIBLE_RATIO * step.step_ns
-    # one way in which the fix may turn out gains nothing
+    # one possible outcome of the fix gains nothing
     confidence = Confidence.LOW if min(gains) <= 0 else finding.confidence
     if cause.is_priced_by_step:
         if step.has_kernels and is_negligible and finding.severity is Severity.LOW:
@@ -279,7 +280,7 @@ def price_finding(step: PlayedStep, finding: Finding, cause: Cause) -> tuple[Fin
     if is_negligible:  # the step without the cause takes as long: its signs are real, but cost nothing
         noted = change_saving(finding, (0.0, high), SavingNote.GAINS_NOTHING, confidence=Confidence.LOW)
         return noted, True
-    # one step does not show whether its content recurs
+    # a single step does not show if its content recurs
     is_significant = min(gains) > 0 and max(gains) >= MIN_GAIN_RATIO * step.step_ns and graph.steps > 1
     if is_significant and step.has_kernels and confidence is Confidence.LOW:
         is_note = cause.is_note is not None and cause.is_note(step.analysis)
@@ -289,9 +290,9 @@ def price_finding(step: PlayedStep, finding: Finding, cause: Cause) -> tuple[Fin
 
 
 def list_gains(step: PlayedStep, finding: Finding, cause: Cause) -> list[float]:
-    """Return the gain of each way in which the fix may turn out, in ns per step; empty if none can be played.
+    """Return the gain of each possible outcome of the fix, in ns per step; empty if none can be played.
 
-    Of ranks that are spans of a thread, a change of the schedule of units is played by these units.
+    For ranks recorded as spans of a thread, a change to the schedule of units is played on these units.
     """
     if cause.list_changes is not None and not step.has_kernels:
         changes = cause.list_changes(step.analysis, finding)
@@ -305,7 +306,7 @@ def list_gains(step: PlayedStep, finding: Finding, cause: Cause) -> list[float]:
 def _apply_edit(step: PlayedStep, finding: Finding, cause: Cause) -> list[Graph]:
     """Return the steps with the fix; empty if the edit finds nothing to change in this run.
 
-    An edit that returns the graph itself says that the run has the fix already.
+    An edit that returns the graph itself means that the run has the fix already.
     """
     graph = step.graph
     if graph is None or cause.remove is None:
@@ -320,7 +321,7 @@ def _apply_edit(step: PlayedStep, finding: Finding, cause: Cause) -> list[Graph]
 def drop_explained(
     step: PlayedStep, findings: Sequence[Finding], causes: Mapping[str, Cause]
 ) -> list[Finding]:
-    """Drop findings that are only the effect of another one: fixed after it, they gain almost nothing."""
+    """Drop findings that are only an effect of another finding: fixed after it, they gain almost nothing."""
     if not step.has_kernels:
         return list(findings)
     sure = [finding for finding in findings if finding.confidence is not Confidence.LOW]
@@ -338,7 +339,7 @@ def drop_explained(
 def move_after_stalls(
     step: PlayedStep, findings: Sequence[Finding], causes: Mapping[str, Cause]
 ) -> tuple[Finding, ...]:
-    """Move host waits after the stalls that explain them, with a note: after these, they gain nothing."""
+    """Move host waits after the stalls that explain them, with a note: then fixing them gains nothing."""
     ordered = list(findings)
     stalls = [finding for finding in findings if causes[finding.cause].is_stall]
     for waits in [finding for finding in findings if causes[finding.cause].sign is Sign.HOST_WAITS]:

@@ -1,7 +1,7 @@
 """Give the verdict: one word and one sentence, from what the findings claim.
 
-- A hang is the whole verdict: what was measured before it is not why the job does not go on.
-- A run that ended early, or lost ranks, is never ok; the sentence says first how it ended.
+- A hang decides the verdict alone: earlier measurements do not explain why the job is stuck.
+- A run that ended early, or lost ranks, is never ok; the sentence starts with how it ended.
 - Without a baseline: ``risk`` if a finding above low confidence saves 3 % of the step (a loss that is larger
   than what all these explain comes first), ``ok`` if the decisive causes were tested and none costs as much,
   or if less than a tenth of the step can be lost at all, else ``inconclusive``. So is a run of which a tenth
@@ -38,17 +38,17 @@ from zprof.model.report import WORK_SETTINGS, Comparison, RunFacts, Verdict, Ver
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.model.time import LEDGER_NAMES, Time, bound_exposed_time, mean_over_ranks
 
-#: Share of the step, or of the peak, from which on something matters: a loss, a guess, freed bytes.
+#: Minimum share of the step or peak for a loss, guess or saving to matter.
 _MIN_RATIO = 0.1
-#: Minimum share of the step that a finding saves, for the run to be at risk, and at least this: shorter steps
-#: do nothing that a user waits for.
+#: A run is at risk if a finding saves at least this share of the step and this time: users do not wait for
+#: shorter steps.
 _MIN_RISK_RATIO, _MIN_RISK_NS = 0.03, 100_000
 #: If more than this share of the step is idle and no cause was found, the run is not ok. If the pace of the
 #: hosts is unknown, a tenth is enough.
 _MAX_IDLE_RATIO = 0.5
 _COMMUNICATION = ("exposed_wait_ns", "exposed_transfer_ns")
 _EXPOSED = (*_COMMUNICATION, "exposed_memcpy_ns")
-#: What tells the cause of a loss, by its ledger term.
+#: What would reveal the cause of a loss, by ledger term.
 _DECIDES: Mapping[str, str] = {
     "exposed_wait_ns": "which rank comes last, and what it did, is in zprof tui",
     "exposed_transfer_ns": "what the link can give decides: measure it, and pass --expected-busbw",
@@ -62,11 +62,11 @@ _OF_HANGS = {
     HangStatus.RUNNING: VerdictStatus.INCONCLUSIVE,
     HangStatus.UNKNOWN: VerdictStatus.INCONCLUSIVE,
 }
-#: What a user, a scheduler or a closed terminal ends a job with.
+#: Signals with which a user, a scheduler or a closed terminal ends a job.
 _INTERRUPTS, _INTERRUPT_ERROR = frozenset({"SIGINT", "SIGTERM", "SIGHUP"}), "KeyboardInterrupt"
-#: Groups of collectives and tenants that a sentence names, and the smallest share of the first of them.
+#: Maximum collective groups and tenants in a sentence, and the minimum share of the first.
 _MAX_GROUPS, _MAX_TENANTS, _MIN_GROUP_RATIO, _MIN_TENANT_RATIO = 3, 2, 0.1, 0.01
-#: Columns of the name of a group, of a frame, and of a fix.
+#: Maximum columns of a group name, a frame, and a fix.
 _MAX_NAME, _MAX_PLACE, _MAX_FIX = 40, 60, 90
 
 _Judgement = tuple[VerdictStatus, str]
@@ -74,7 +74,7 @@ _RISK, _OK, _INCONCLUSIVE = VerdictStatus.RISK, VerdictStatus.OK, VerdictStatus.
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """What a verdict is given on: the parts of a report, the records of its causes, the unexplained loss."""
+    """The inputs to a verdict: the parts of a report, the records of its causes, the unexplained loss."""
 
     run: RunFacts
     time: Time
@@ -97,7 +97,7 @@ class Case(Struct, frozen=True, kw_only=True):
 
     @property
     def of_ranks(self) -> str:
-        """Say how many ranks were loaded if some are missing, else ""."""
+        """Return how many ranks were loaded if some are missing, else ""."""
         loaded = len(self.run.ranks_loaded)
         return f" on {loaded} of {self.run.world_size} ranks" if loaded < self.run.world_size else ""
 
@@ -112,13 +112,13 @@ class Case(Struct, frozen=True, kw_only=True):
         return sum(int(getattr(rank, term)) for rank in self.time.per_rank for term in terms)
 
     def list_untested(self, causes: Iterable[Cause]) -> list[Cause]:
-        """List those of the causes that a gap reports as untested."""
+        """List the given causes that a gap reports as untested."""
         untested = {name for gap in self.gaps for name in gap.causes}
         return [cause for cause in causes if cause.name in untested]
 
 
 def judge(case: Case) -> Verdict:
-    """Return the verdict; of a run that failed or lost ranks it is never ok."""
+    """Return the verdict; it is never ok for a run that failed or lost ranks."""
     ending, hang = _describe_ending(case), case.hang
     if hang is not None and (hang.status is HangStatus.STUCK or not case.time.per_rank):
         if hang.status is HangStatus.STUCK:
@@ -190,7 +190,7 @@ def _judge_times(case: Case) -> _Judgement:
 
 
 def _judge_without_cause(case: Case) -> _Judgement:
-    """Return the verdict on a run whose findings above low confidence are minor, if there are any."""
+    """Return the verdict on a run without findings above low confidence, or only minor ones."""
     is_complete = not case.of_ranks
     missing = case.list_untested(cause for cause in case.causes.values() if cause.is_decisive)
     if missing:
@@ -247,7 +247,7 @@ def judge_change(case: Case, comparison: Comparison) -> _Judgement:
 
 
 def _explain_change(case: Case, comparison: Comparison) -> str:
-    """Name the first finding whose terms account for part of the change, or whose claims are unknown."""
+    """Describe the first finding whose terms account for part of the change, or whose claims are unknown."""
     from zprof.analysis.compare.differences import compute_ledger_delta
     from zprof.diagnosis.change import MIN_CHANGE_RATIO, is_cause_of_change
 
@@ -277,7 +277,7 @@ def _max_lost_ratio(time: Time) -> float:
 
 
 def _describe_idle(case: Case) -> str:
-    """Say how much of the time nothing runs if that is too much for "ok", and what is known of it."""
+    """Describe the idle share if it is too large for "ok", and what is known about it."""
     idle_ns, wall_ns = case.sum_of_ranks("idle_ns", "unexplained_ns"), case.sum_of_ranks("wall_ns")
     untested = case.list_untested(case.causes.values())
     is_pace_unknown = any(cause.sign is Sign.LATE_LAUNCHES for cause in untested)
@@ -294,7 +294,7 @@ def _describe_idle(case: Case) -> str:
 
 
 def _describe_uncovered(case: Case) -> str:
-    """Say how much of the time is not in the recording if it is more than a tenth."""
+    """Describe the share of the time that is not in the recording if it exceeds a tenth."""
     uncovered = case.sum_of_ranks("unexplained_ns") / max(1, case.sum_of_ranks("wall_ns"))
     covers_too_little = uncovered > _MIN_RATIO
     return (
@@ -316,7 +316,7 @@ def _describe_exposed(case: Case) -> str:
 
 
 def _describe_exposed_without_cause(case: Case) -> str:
-    """Say how much is exposed, and in which groups, if no finding explains it.
+    """Describe how much is exposed, and in which groups, if no finding explains it.
 
     Groups of other ranks run at the same time, so their figures do not add up to the loss of a rank.
     """
@@ -345,7 +345,7 @@ def _describe_exposed_share(case: Case) -> str:
 
 
 def _describe_excess_volume(case: Case) -> str:
-    """Say that more bytes move than the ZeRO formula predicts, even if all are hidden."""
+    """State that more bytes move than the ZeRO formula predicts, even if all are hidden."""
     volume = case.volume
     if volume is None or not volume.exceeds_scheme:
         return ""
@@ -378,7 +378,7 @@ def _describe_unsplit_communication(case: Case) -> str:
 def _describe_unexplained(case: Case) -> str:
     """Describe a rank's loss if it exceeds all savings and a tenth of its step.
 
-    A small sure cause is not why a step is slow. What only the first step loses is start-up.
+    A small certain cause is not why a step is slow. A loss of only the first step is start-up.
     """
     unexplained = case.unexplained
     terms = unexplained.recurring
@@ -400,7 +400,7 @@ def _describe_unexplained(case: Case) -> str:
 
 
 def _describe_usual_bandwidth(case: Case) -> str:
-    """Return what machines with this device usually have, if the bandwidth of a loss is known."""
+    """Return the usual bandwidth of machines with this device, if the bandwidth of a loss is known."""
     machine = find_machine(case.run.device)
     if machine is None or not any(entry.bus_bytes_per_s for entry in case.unexplained.groups[:1]):
         return ""
@@ -426,7 +426,7 @@ def _judge_memory(case: Case) -> _Judgement:
 def _judge_peak(case: Case) -> _Judgement:
     """Return status and sentence for the highest peak of any rank; at least one must have memory.
 
-    The sentence on a snapshot says what holds the memory and what to change, whatever the status.
+    The sentence on a snapshot describes what holds the memory and what to change, regardless of the status.
     """
     rank = max(case.memory.per_rank, key=lambda entry: (entry.peak_bytes, -entry.rank))
     risk = next((each for each in case.findings if _is_risk(case, each, rank)), None)
@@ -473,7 +473,7 @@ def _say(tenant: Tenant) -> str:
 
 
 def _describe_history(case: Case, rank: RankMemory, risk: Finding | None) -> str:
-    """Return the sentence about a snapshot; the last allocation that failed leads it."""
+    """Return the sentence about a snapshot; it starts with the last failed allocation."""
     moment = f", in the {rank.peak_phase}" if rank.peak_phase else ""
     step = f" of step {rank.peak_step}" if rank.peak_phase and rank.peak_step >= 0 else ""
     growth = _describe_growth(case.comparison) if case.comparison else ""
@@ -484,7 +484,7 @@ def _describe_history(case: Case, rank: RankMemory, risk: Finding | None) -> str
 
 
 def _describe_request(failure: OutOfMemory) -> str:
-    """Return what was requested, what was free, and whether it would have been enough in one piece."""
+    """Return what was requested and what was free, and if that would have sufficed in one piece."""
     text = f"out of memory: {format_bytes(failure.requested_bytes)} requested"
     if failure.device_free_bytes is not None:
         text += f", {format_bytes(failure.device_free_bytes)} free on the device"
@@ -498,7 +498,7 @@ def _describe_request(failure: OutOfMemory) -> str:
 
 
 def _describe_holders(rank: RankMemory) -> str:
-    """Return the largest tenants with size and share, and what has no known owner."""
+    """Return the largest tenants with size and share, and the bytes without a known owner."""
     least = max(1, _MIN_TENANT_RATIO * rank.peak_bytes)
     largest = sorted(DISPLAY_ORDER, key=lambda tenant: -rank.tenants.get(tenant, 0))[:_MAX_TENANTS]
     named = [tenant for tenant in largest if rank.tenants.get(tenant, 0) >= least]
@@ -545,9 +545,9 @@ def _name_owner(group: GroupChange) -> str:
 
 
 def _describe_advice(case: Case, findings: Sequence[Finding]) -> str:
-    """Return the fix of the first finding in a few words, and what it frees."""
+    """Return the fix of the first finding in a few words, and the bytes that it frees."""
     likely = [each for each in findings if each.confidence is not Confidence.LOW]
-    # that memory ran out is what happened; what frees most is what to do about it
+    # running out of memory is the event; the advice is the finding that frees the most
     freeing = [each for each in likely if each.saving_bytes is not None and each.saving_bytes[1] > 0]
     finding = next(iter(freeing or likely or findings), None)
     if finding is None:
@@ -556,7 +556,7 @@ def _describe_advice(case: Case, findings: Sequence[Finding]) -> str:
     if finding.saving_bytes is not None and finding.saving_bytes[1] > 0:
         frees = ", frees " + " to ".join(dict.fromkeys(map(format_bytes, finding.saving_bytes)))
     doubt = ", low confidence" if finding.confidence is Confidence.LOW else ""
-    # else the first line of the fix that is not a title
+    # without an action, the first line of the fix that is not a title
     lines = (line.strip() for line in finding.fix.split("\n") if not line.rstrip().endswith(":"))
     first = shorten(next(filter(None, lines), finding.cause.replace("_", " ")), _MAX_FIX)
     action = case.causes[finding.cause].action or first
@@ -566,8 +566,8 @@ def _describe_advice(case: Case, findings: Sequence[Finding]) -> str:
 def _describe_ending(case: Case) -> str:
     """Return what the verdict does not cover: "rank 1 ended before the recording"; empty if nothing.
 
-    A program that ended because an allocation failed is described by its memory at that moment, others by
-    how their processes ended, if that is known.
+    A program that ended with a failed allocation is described by its memory at that moment; other programs by
+    how their processes ended, if known.
     """
     failures = _find_failed_allocations(case.gaps, case.memory)
     described = {end.rank for end in case.endings} | failures.keys()
@@ -580,13 +580,13 @@ def _describe_ending(case: Case) -> str:
 
 
 def _has_failed(endings: Sequence[RankEnd]) -> bool:
-    """Return True if a job failed by itself, and was not ended from outside."""
+    """Return True if a job failed by itself and was not ended from outside."""
     causes = [end for end in endings if end.is_first] or [end for end in endings if end.has_failed]
     return any(end.signal not in _INTERRUPTS and end.error != _INTERRUPT_ERROR for end in causes)
 
 
 def has_run_out_of_memory(gaps: Sequence[Gap], memory: Memory) -> bool:
-    """Return True if the program of a rank ended with a failed allocation."""
+    """Return True if a rank's program ended with a failed allocation."""
     return bool(_find_failed_allocations(gaps, memory))
 
 
