@@ -396,7 +396,6 @@ def skip_bracketed(window: TextWindow, *, keep_text: bool) -> bytes | None:
         stop = window.end
         while stop > window.start and window.data[stop - 1] == _BACKSLASH and not window.ended:
             stop -= 1
-        stop = stop
         brackets = find_brackets(window.data, window.start, stop, in_string=in_string)
         ends = (brackets.depth + depth == 0).nonzero()[0]
         stop = int(brackets.position[ends[0]]) + 1 if len(ends) else stop
