@@ -1,1 +1,1 @@
-"""Analyse the time side of a run: step ledger, exposure, waits and transfers across ranks."""
+"""Analyse a run's times: step ledger, exposure, waits and transfers across ranks."""

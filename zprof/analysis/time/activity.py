@@ -1,6 +1,6 @@
-"""Build the activity of a rank from its events: compute, waits, copies, launches, and work by name.
+"""Build a rank's activity from its events: compute, waits, copies, launches, and work by name.
 
-Ranges, synchronisation and profiler overhead also appear as stream rows, but are not work.
+Ranges, synchronisation and profiler overhead also appear on streams, but are not work.
 
 FSDP2 copies shards around collectives (``FSDP::all_gather_copy_in``, ``split_with_sizes_copy``,
 ``chunk_cat``). A kernel counts as such a copy by its name, or because the host launched it within one of
@@ -38,9 +38,9 @@ _PASS = re.compile(
     re.ASCII,
 )
 _MAX_NAME = 2_000
-#: Placeholder for a launch that is not in the trace; as a time, it is before all steps.
+#: Placeholder for a launch missing from the trace; as a time, it precedes all steps.
 UNKNOWN_NS = -(1 << 62)
-#: Times before and after everything, with enough margin to add the offset of a clock.
+#: Times before and after everything, with enough margin to add a clock offset.
 BEFORE_ALL_NS = -(1 << 62)
 AFTER_ALL_NS = 1 << 62
 _NO_KERNELS = np.empty((0, 3), dtype=np.int64)
@@ -48,7 +48,7 @@ _NO_MASK = np.empty(0, dtype=np.bool_)
 _RANGES = "gpu_user_annotation"
 _HOST_RANGES = "user_annotation"
 _SYNCHRONISATION = "cuda_sync"
-#: Calls that launch kernels; zero-byte copies and fills leave no work.
+#: Calls that launch kernels; zero-byte copies and fills launch no work.
 _LAUNCH = re.compile(r"(cuda|hip|cu)\w*Launch", re.ASCII)
 _STEP = re.compile(r"(?:ProfilerStep|Iteration)[ #:_-]{0,3}(\d{1,15})\s*", re.ASCII)
 _LAUNCHES_WORK = re.compile(r"(cuda|hip|cu)\w*(Launch|Memcpy|Memset)", re.ASCII)
@@ -56,11 +56,11 @@ _CATEGORIES = ("cpu_op", "user_annotation")
 
 
 class NamedWork(Struct, frozen=True, kw_only=True):
-    """Kernels of a device, or operators of a main thread, sorted by launch.
+    """A device's kernels, or a main thread's operators, sorted by launch.
 
-    ``times``: launch, start and end of each; ``stream``: its stream. ``code``: its index in ``names``.
-    ``copies``: copies around collectives; ``memcpy``: the copies among them that are not kernels. ``passes``:
-    when the host started a pass of a wrapped unit, or copied out its gathered parameters.
+    ``times``: launch, start and end; ``stream``: the stream; ``code``: index into ``names``. ``copies``:
+    copies around collectives; ``memcpy``: the copies among them that are not kernels. ``passes``: when the
+    host started a pass of a wrapped unit, or copied out its gathered parameters.
     """
 
     names: tuple[str, ...] = ()
@@ -82,14 +82,14 @@ class NamedWork(Struct, frozen=True, kw_only=True):
 def collect_named_work(
     view: EventView, compute: Mask, launch_ns: Int64s, ranges: Mask, memcpys: Mask
 ) -> NamedWork:
-    """Return the work of a rank by name.
+    """Return a rank's work by name.
 
     Args:
         view: The events.
         compute: Mask of the events that compute.
-        launch_ns: Launch time of each event; its start if unknown.
-        ranges: Mask of the host's annotations.
-        memcpys: Mask of the device's copies; only those within a copy range are included.
+        launch_ns: Each event's launch time; its start if unknown.
+        ranges: Mask of host annotations.
+        memcpys: Mask of device copies; only copies within a copy range are included.
     """
     copy_ranges = union(view.spans[view.match_names(ranges, lambda name: _matches(_COPY_RANGE, name))])
     position = np.searchsorted(copy_ranges[:, 0], launch_ns, side="right")
@@ -116,7 +116,7 @@ def collect_named_work(
 
 
 def find_outermost(view: EventView, rows: Mask) -> Mask:
-    """Mark the rows that are not inside another row; the rows must be properly nested."""
+    """Mark the rows that are not inside another row; rows must be properly nested."""
     candidates = np.flatnonzero(rows)
     candidates = candidates[np.lexsort((-view.spans[candidates, 1], view.spans[candidates, 0]))]
     max_end = np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], view.spans[candidates, 1])))
@@ -130,7 +130,7 @@ def _matches(pattern: re.Pattern[str], name: str) -> bool:
 
 
 class DeviceSteps(Struct, frozen=True, kw_only=True):
-    """Device ranges of steps, one row per stream and step: from the first to the last work of that step."""
+    """Device ranges of steps, one row per stream and step: from the step's first to its last work."""
 
     number: Int64s = NO_INTS
     spans: Intervals = EMPTY
@@ -138,19 +138,19 @@ class DeviceSteps(Struct, frozen=True, kw_only=True):
 
 
 class RankActivity(Struct, frozen=True, kw_only=True):
-    """Activity of a rank over time. ``coverage`` spans its first to its last event.
+    """A rank's activity over time. ``coverage`` spans its first to its last event.
 
-    On a CPU: ``waits`` is when the main thread was blocked on a collective; ``anonymous_waits`` are waits,
-    outside all others, that do not name their collective.
+    On a CPU: ``waits``: when the main thread was blocked on a collective; ``anonymous_waits``: further waits
+    that do not identify their collective.
 
-    On a device: ``work`` is all device work, ``nameless`` the communication kernels without a row in the
-    collectives table. ``launched`` is launch and end of all work whose call is in the trace; for other work,
-    ``unlaunched`` is when it ran and ``unlaunched_stream`` its stream. ``steps`` are the device's own ranges
-    of steps. ``lost_launches``: launch times of kernels that are missing because the trace ends before them.
-    ``first_call``: the first call of the host into the device's driver, if any. ``awaits_until``, for each
-    interval of ``compute``: it can only have waited for collectives launched before this time. ``kernels``:
-    launch, start and end of each compute kernel, with the start in place of an unknown launch;
-    ``kernel_stream`` its stream. ``named``: the same by name, or the operators on a CPU.
+    On a device: ``work``: all device work; ``nameless``: communication kernels without a row in the
+    collectives table. ``launched``: launch and end of all work whose call is in the trace; for other work,
+    ``unlaunched`` is when it ran and ``unlaunched_stream`` its stream. ``steps``: the device's own step
+    ranges. ``lost_launches``: launch times of kernels missing because the trace ends before them.
+    ``first_call``: the host's first call into the device driver, if any. ``awaits_until``: for each interval
+    of ``compute``, the time before which any awaited collective was launched. ``kernels``: each compute
+    kernel's launch (its start if unknown), start and end; ``kernel_stream``: its stream. ``named``: the same
+    by name, or the operators on a CPU.
     """
 
     on_device: bool
@@ -200,7 +200,7 @@ def has_device_work(events: pa.Table | EventColumns) -> bool:
 
 
 def launches_device_work(events: pa.Table | EventColumns) -> bool:
-    """Return True if the host launches device work, even if the trace does not contain that work."""
+    """Return True if the host launches device work, even if the trace lacks that work."""
     view = EventView(events, CALL_CATEGORIES | {"user_annotation", "cpu_op"})
     calls = view.match_categories(*CALL_CATEGORIES)
     launches = view.match_names(calls, lambda name: _LAUNCHES_WORK.match(name) is not None)
@@ -208,12 +208,11 @@ def launches_device_work(events: pa.Table | EventColumns) -> bool:
 
 
 def read_device_activity(events: pa.Table | EventColumns, collectives: pa.Table) -> RankActivity:
-    """Return the activity of a rank that computes on a device.
+    """Return the activity of a rank that computes on an accelerator.
 
     Args:
-        events: Table ``events`` of the rank.
-        collectives: start_ns, end_ns and stream of the collectives of this rank. Those that a device ran are
-            identified among the events by these three.
+        events: The rank's ``events`` table. collectives: start_ns, end_ns and stream of the rank's
+        collectives, which identify device collectives among the events.
     """
     events = decode_events(events)
     view = EventView(events, WORK_CATEGORIES | CALL_CATEGORIES | {_RANGES, _HOST_RANGES, _SYNCHRONISATION})
@@ -257,16 +256,16 @@ def _read_device_steps(view: EventView) -> DeviceSteps:
 
 
 def _find_awaited_launches(view: EventView, roles: DeviceRoles, launched: Int64s) -> Int64s:
-    """Return, per merged compute interval, the time before which an awaited collective was launched.
+    """Return, per merged compute interval, the time before which any awaited collective was launched.
 
-    Compute awaits the last call that makes its stream wait for an event, between its launch and that of its
-    predecessor on the stream. Work with an unknown launch, or launched by the same call as its predecessor,
-    gets ``AFTER_ALL_NS``, because its waits are unknown.
+    Compute awaits the last call that makes its stream wait for an event, between its predecessor's launch and
+    its own. Work with an unknown launch, or launched by the same call as its predecessor, gets
+    ``AFTER_ALL_NS``, because its waits are unknown.
 
     Args:
         view: The events.
         roles: Their roles.
-        launched: Launch of each row of work, ``UNKNOWN_NS`` if unknown.
+        launched: Each work row's launch, ``UNKNOWN_NS`` if unknown.
     """
     waits = view.match_names(
         view.match_categories(_SYNCHRONISATION), lambda name: name == "Stream Wait Event"
@@ -293,10 +292,10 @@ def _find_awaited_launches(view: EventView, roles: DeviceRoles, launched: Int64s
 
 
 class Launches(Struct, frozen=True, kw_only=True):
-    """Launch times of the work of a device.
+    """Launch times of a device's work.
 
-    ``call_ns``: launch of each row of work, ``UNKNOWN_NS`` if it is not in the trace. ``known``: launch and
-    end of work with a known launch. ``unknown`` and ``unknown_stream``: interval and stream of other work.
+    ``call_ns``: each work row's launch, ``UNKNOWN_NS`` if it is not in the trace. ``known``: launch and end
+    of work with a known launch. ``unknown`` and ``unknown_stream``: interval and stream of other work.
     ``lost_ns``: launches after the last one whose work is in the trace.
     """
 
@@ -308,7 +307,7 @@ class Launches(Struct, frozen=True, kw_only=True):
 
 
 def find_launches(view: EventView, work: Mask, calls: Mask) -> Launches:
-    """Find the host call of each row of ``work`` by correlation id."""
+    """Find the host call that launched each row of ``work`` by correlation id."""
     calls = calls & (view.correlation > 0)
     order = np.argsort(view.correlation[calls], kind="stable")
     ids, starts = view.correlation[calls][order], view.spans[calls, 0][order]
@@ -331,8 +330,8 @@ def find_launches(view: EventView, work: Mask, calls: Mask) -> Launches:
 def _find_lost_launches(view: EventView, work: Mask, launches: Mask) -> Int64s:
     """Return the launches whose kernels are missing because the recording or its file ended first.
 
-    A launch in the middle of a trace may have no kernel because it was captured into a graph. Calls that
-    never have a kernel, such as launches of host functions, are not evidence.
+    A launch in the middle of a trace may lack a kernel because it was captured into a graph. Calls that never
+    have a kernel, such as launches of host functions, are ignored.
     """
     rows = np.flatnonzero(launches)
     has_work = np.isin(view.correlation[rows], view.correlation[work])
@@ -345,7 +344,7 @@ def _find_lost_launches(view: EventView, work: Mask, launches: Mask) -> Int64s:
 
 
 def read_host_activity(events: pa.Table | EventColumns) -> RankActivity:
-    """Return the activity of a rank that computes on its CPU, from an ``events`` table."""
+    """Return the activity of a rank that computes on a CPU, from an ``events`` table."""
     events = decode_events(events)
     view = EventView(events, _CATEGORIES)
     roles = assign_host_roles(view)

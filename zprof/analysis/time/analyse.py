@@ -1,8 +1,8 @@
-"""Measure the times of a run: all its ranks, in this process or, where that pays, in several.
+"""Measure a run's times: all ranks, in this process or, if that is faster, in several processes.
 
-The ranks depend on each other at two points only. Their collectives must be matched before they are on one
-clock, and when all were recording must be known before a wait is measured. Each process therefore loads its
-ranks, keeps their timelines while this one matches the collectives, measures them, and returns summaries.
+Ranks depend on each other at only two points: collectives must be matched to align the clocks, and the time
+from which all ranks were recording must be known to measure waits. Each process therefore loads its ranks,
+keeps their timelines while the main process matches the collectives, measures them, and returns summaries.
 """
 
 from collections.abc import Mapping, Sequence
@@ -113,21 +113,21 @@ COLLECTIVE_COLUMNS = (
     "first_of_window",
 )
 _TEXTS = ("kind", "group", "dtype", "unit", "late_reason")
-#: CPU time to load and measure a rank without events, and per million events; measured on one core.
+#: CPU time to load and measure a rank, as a fixed part and per million events; measured on one core.
 _SECONDS_PER_RANK = 0.02
 _SECONDS_PER_MILLION_EVENTS = 1.0
-#: A process starts in about a second of CPU time; it pays if it takes over more than that.
+#: Starting a process takes about a second of CPU time; it pays off if it takes over more work than that.
 _MIN_SECONDS_PER_PROCESS = 2.0
 _MAX_PROCESSES = 16
 
 
 class RankSummary(Struct, frozen=True, kw_only=True):
-    """What is known of a rank after it was measured, on the common clock.
+    """A measured rank's results, on the common clock.
 
-    ``window``: its steps. ``in_steps`` marks the collectives launched in them, among all of its rows;
+    ``window``: its steps. ``in_steps``: mask of the collectives launched in its steps, among all of its rows;
     ``columns``: the columns measured for each row; ``pace``: the host time before each launch in its steps.
-    ``calls``: the host calls that can make it late, without the others. ``passes``: what tells its passes.
-    ``outside_ns``: device work outside the window.
+    ``calls``: only the host calls that can make it late. ``passes``: evidence of its passes. ``outside_ns``:
+    device work outside the window.
     """
 
     window: RankWindow
@@ -149,12 +149,12 @@ class RankSummary(Struct, frozen=True, kw_only=True):
 
 
 class TimeAnalysis(Struct, frozen=True, kw_only=True):
-    """Times of a run.
+    """A run's times.
 
-    ``steps`` has one row per (rank, step), ``collectives`` one per rank and collective of these steps; a
+    ``steps`` has one row per (rank, step), ``collectives`` one per rank and collective in these steps; a
     collective belongs to the step that launched it. Times in both are on the common clock. ``tracks`` has the
-    intervals that make up the sums. ``host``, ``kernels``, ``passes``, ``limiter`` and ``waits`` are
-    documented in the functions that create them.
+    intervals behind the sums. ``host``, ``kernels``, ``passes``, ``limiter`` and ``waits`` are documented in
+    the functions that create them.
     """
 
     time: Time
@@ -178,7 +178,7 @@ def analyse_time(
     Args:
         run: The run.
         policy: Its time window.
-        processes: Number of processes that measure the ranks; None: as many as pay.
+        processes: Number of processes; None: as many as pay off.
     """
     measured = measure_ranks(run, policy, processes)
     if isinstance(measured, list):
@@ -232,7 +232,7 @@ def analyse_time(
 
 
 def _join_collectives(rows: Columns, ranks: Sequence[RankSummary]) -> Columns:
-    """Return the rows launched in steps, with the columns measured for them; all are by rank and start."""
+    """Return the rows launched in steps with their measured columns, all sorted by rank and start."""
     in_steps = np.concatenate([rank.in_steps for rank in ranks])
     measured = Columns.concat([rank.columns for rank in ranks]).at(in_steps)
     pace = concat_columns([rank.pace for rank in ranks])
@@ -246,8 +246,8 @@ def _join_collectives(rows: Columns, ranks: Sequence[RankSummary]) -> Columns:
 def _find_passes_in_program_steps(collectives: Columns, ranks: Sequence[RankSummary]) -> Columns:
     """Find the passes within the program's own steps, even if the window spans several steps.
 
-    If no step is marked, not even by an optimizer, several forwards may be micro-batches or steps, so the
-    micro-batch is unknown.
+    If no step is marked, not even by an optimizer, several forward passes may be micro-batches or steps, so
+    the micro-batch is unknown.
     """
     step = collectives.ints("step").copy()
     launched = np.where(
@@ -276,9 +276,9 @@ def _find_passes_in_program_steps(collectives: Columns, ranks: Sequence[RankSumm
 
 
 def _list_host_gaps(ranks: Sequence[RankSummary], calls: Mapping[int, HostCalls]) -> list[Gap]:
-    """Return a gap if the recording of Python calls slowed the hosts, and one if no rank trains.
+    """Return a gap if recording Python calls slowed the hosts, and a gap if no rank trains.
 
-    What is lost without training is not what a training step loses.
+    Losses outside training do not show what a training step loses.
     """
     gaps, slowed = [], [rank for rank, rank_calls in calls.items() if rank_calls.has_stacks]
     if slowed:
@@ -300,7 +300,9 @@ def _describe_window(policy: WindowPolicy, ranks: Sequence[RankSummary]) -> Wind
 
 
 def _list_collective_gaps(run: Run, collectives: Columns, windows: Sequence[RankWindow]) -> list[Gap]:
-    """Report ranks without collectives, and exposed communication that cannot be split."""
+    """Report ranks without collectives, and exposed communication that cannot be split into wait and
+    transfer.
+    """
     ranks = [window.rank for window in windows]
     ranks_with_collectives = set(collectives.ints("rank").tolist())
     silent = [rank for rank in ranks if rank not in ranks_with_collectives]
@@ -317,7 +319,7 @@ def _list_collective_gaps(run: Run, collectives: Columns, windows: Sequence[Rank
 
 
 def _make_alignment(synced: SynchronisedRun, collectives: Columns) -> Alignment:
-    """Return the alignment; matched and unmatched collectives are counted by instance, not by row."""
+    """Return the alignment; collectives are counted by instance, not by row."""
     matched = collectives.at(collectives.bools("matched"))
     rungs = Groups(matched.texts("rung"))
     counts = rungs.count_distinct(matched.ints("instance")).tolist()
@@ -352,18 +354,18 @@ def _make_empty_analysis(gaps: Sequence[Gap]) -> TimeAnalysis:
     )
 
 
-#: All ranks with a time window, by rank; their collectives, by rank and start; the match of these, without
-#: its collectives; and gaps.
+#: All ranks with a time window, by rank; their collectives, by rank and start; the match without its
+#: collectives; and gaps.
 MeasuredRanks = tuple[list[RankSummary], Columns, SynchronisedRun, list[Gap]]
 
 
 def measure_ranks(run: Run, policy: WindowPolicy, processes: int | None = None) -> MeasuredRanks | list[Gap]:
-    """Measure the ranks of a run; return only gaps if none has a time window.
+    """Measure a run's ranks; return only gaps if no rank has a time window.
 
     Args:
         run: The run.
         policy: Its time window.
-        processes: Number of processes; None: as many as pay. If one fails, this process does the work.
+        processes: Number of processes; None: as many as pay off. If one fails, this process does its work.
     """
     ranks, seconds = np.array(run.ranks, dtype=np.int64), np.zeros(len(run.ranks))
     for place, rank in enumerate(run.ranks):
@@ -374,7 +376,7 @@ def measure_ranks(run: Run, policy: WindowPolicy, processes: int | None = None) 
     if processes is None:  # as many as pay: each must have more to do than starting it takes
         most = min(count_usable_processors(), _MAX_PROCESSES) if can_use_processes() else 1
         processes = max(1, min(most, len(ranks), int(seconds.sum() / _MIN_SECONDS_PER_PROCESS)))
-    # neighbouring ranks in parts that take about as long as one another
+    # neighbouring ranks in parts that take about equally long
     middles = np.cumsum(seconds) - seconds / 2
     part_of = (middles / seconds.sum() * processes).astype(np.int64)
     groups = [ranks[part_of == number].tolist() for number in np.unique(part_of).tolist()]
@@ -388,7 +390,7 @@ def measure_ranks(run: Run, policy: WindowPolicy, processes: int | None = None) 
 
 
 class RankPart:
-    """Some ranks of a run: their timelines stay here, only summaries leave."""
+    """Some of a run's ranks: their timelines stay in this process, only summaries leave it."""
 
     def __init__(self, run: Run, policy: WindowPolicy) -> None:
         self._run = run
@@ -397,7 +399,7 @@ class RankPart:
         self._clocks: Clocks
 
     def load(self, _: None) -> tuple[list[RankWindow], list[Gap], pa.Table | None]:
-        """Load the ranks; return their windows, gaps, and collectives on their own clocks, if any."""
+        """Load the ranks; return windows, gaps, and any collectives on their ranks' own clocks."""
         gaps: list[Gap] = []
         for rank in self._run.ranks:
             timeline, rank_gaps = load_timeline(self._run, rank, self._policy)
@@ -409,18 +411,18 @@ class RankPart:
         return windows, gaps, collectives
 
     def move_to(self, clocks: Clocks) -> dict[int, int]:
-        """Move the ranks to the common clock, and return the start of each rank's recording."""
+        """Move the ranks to the common clock; return the start of each rank's recording."""
         self._clocks = clocks
         for position, timeline in enumerate(self._timelines):  # never two copies of the times of all ranks
             self._timelines[position] = timeline.on(clocks.of(timeline.rank))
         return {timeline.rank: find_recording_start(timeline) for timeline in self._timelines}
 
     def measure(self, part: tuple[Columns, int, Mapping[int, int]]) -> list[RankSummary]:
-        """Measure the ranks, and forget them one by one.
+        """Measure the ranks, dropping each afterwards.
 
         Args:
-            part: Their collectives, matched, by rank and start; the uncertainty of the clocks; and when each
-                rank of the job was recording.
+            part: Their matched collectives, by rank and start; the clock uncertainties; and the start of
+                recording of each rank of the job.
         """
         rows, uncertainty_ns, recording_start_ns = part
         starts = RecordingStarts(recording_start_ns)
@@ -467,7 +469,7 @@ def _measure_parts(run: Run, workers: Workers[RankPart], parts: int) -> Measured
 def _summarize(timeline: RankTimeline, result: RankResult, clocks: Clocks) -> RankSummary:
     calls = timeline.calls
     shares = split_idle(timeline, result)
-    # The host time before each launch of a collective in a step; null if the launch is unknown.
+    # The host time before each collective launch in a step; null if the launch is unknown.
     launch = result.collectives.ints("launch_start_ns")[result.in_steps]
     known = result.collectives.known("launch_start_ns")[result.in_steps]
     work = result.work

@@ -1,9 +1,9 @@
-"""Convert the clocks of the ranks to a common clock, and estimate their offsets from matched collectives.
+"""Convert rank clocks to a common clock, and estimate their offsets from matched collectives.
 
 *Bounds.* No rank leaves a collective before all have entered, so U_ij = min over collectives of e_i - s_j; if
 only one side waits (broadcast, reduce, send), only that side is bounded. A cycle of negative length means
 that a match or a timestamp is wrong. Times are floats relative to a base per rank, because nanoseconds since
-1970 exceed the precision of a float.
+1970 exceed float precision.
 
 *Votes.* Ranks leave a short collective almost at once. Offset: for each rank the weighted median over
 collectives of ``e_i - median_j e_j``, with weight 1 / the shortest duration. The ends of a long collective
@@ -21,16 +21,16 @@ from zprof.analysis.columns import Floats, Mask
 from zprof.analysis.intervals import Int64s
 
 NO_ROW = -1
-#: Contradictions of bounds up to this size are tolerated: the jitter of a timestamp.
+#: Tolerated contradiction of bounds: the jitter of a timestamp.
 STAMP_JITTER_NS = 5_000
-#: Maximum drift between clocks, as a share of the window, if drift is not measured.
+#: Assumed maximum drift between clocks, as a share of the window, if drift is not measured.
 _MAX_UNMEASURED_DRIFT = 50e-6
 #: Minimum length of a window for measuring drift.
 DRIFT_SPAN_NS = 5e9
-#: With more ranks than this, ranks are compared with one of them instead of pairwise.
+#: With more ranks than this, all ranks are compared with one rank instead of pairwise.
 MAX_ALL_PAIRS = 64
 MIN_UNCERTAINTY_NS = 1_000
-#: The ends of a collective coincide to about this share of its duration.
+#: A collective's ends coincide within about this share of its duration.
 END_SPREAD_SHARE = 0.05
 #: A collective votes if it takes at most this many times as long as the third shortest.
 _VOTING_RATIO = 8.0
@@ -53,14 +53,14 @@ class RankClock(Struct, frozen=True, kw_only=True):
     origin_ns: int = 0
 
     def common(self, times_ns: Int64s) -> Int64s:
-        """Return times of the rank on the common clock; any shape."""
+        """Convert the rank's times, of any shape, to the common clock."""
         if not self.drift_ppb:
             return times_ns - self.offset_ns
         drifted: Int64s = np.rint((times_ns - self.origin_ns) * (self.drift_ppb * 1e-9)).astype(np.int64)
         return times_ns - self.offset_ns - drifted
 
     def local(self, times_ns: Int64s) -> Int64s:
-        """Return times of the common clock on that of the rank, to the nanosecond where they drift slowly."""
+        """Convert common times to the rank's clock, exact to the nanosecond at low drift."""
         moved: Int64s = times_ns + self.offset_ns
         if not self.drift_ppb:
             return moved
@@ -69,10 +69,10 @@ class RankClock(Struct, frozen=True, kw_only=True):
 
 
 class Clocks(Struct, frozen=True, kw_only=True):
-    """Clocks of the ranks that could be aligned; other ranks are not in ``of_rank``.
+    """Clocks of all aligned ranks; other ranks are not in ``of_rank``.
 
-    ``uncertainty_ns`` is that of the worst rank, ``rank_uncertainty_ns`` that of each rank. ``interval_ns``:
-    offsets that causality alone allows.
+    ``uncertainty_ns``: the worst rank's uncertainty; ``rank_uncertainty_ns``: each rank's. ``interval_ns``:
+    the range of offsets allowed by causality alone.
     """
 
     of_rank: Mapping[int, RankClock]
@@ -87,7 +87,7 @@ class Clocks(Struct, frozen=True, kw_only=True):
         return {rank: clock.offset_ns for rank, clock in self.of_rank.items()}
 
     def of(self, rank: int) -> RankClock:
-        """Return the clock of a rank; unchanged local time if it could not be aligned."""
+        """Return a rank's clock; it keeps local time if the rank could not be aligned."""
         return self.of_rank.get(rank, _UNMOVED)
 
 
@@ -97,10 +97,10 @@ _UNMOVED = RankClock()
 class ClockTable(Struct, frozen=True, kw_only=True):
     """Collectives of one group.
 
-    ``start`` and ``end`` are ranks x instances, NaN if a rank has no event. ``sync``: no rank leaves before
-    all have entered. ``first``: the first instance of the group on some rank, which includes profiler
-    start-up. ``source``: the row that all others wait for (the root of a broadcast, a sender). ``sink``: the
-    row that waits for all others (the root of a reduce). Both are -1 without such a row.
+    ``start`` and ``end`` have shape ranks x instances, NaN if a rank has no event. ``sync``: no rank leaves
+    before all have entered. ``first``: the group's first instance on some rank, which includes profiler
+    start-up. ``source``: the row that all others wait for (a broadcast's root, a sender). ``sink``: the row
+    that waits for all others (a reduce's root). Both are -1 without such a row.
     """
 
     ranks: tuple[int, ...]
@@ -113,7 +113,7 @@ class ClockTable(Struct, frozen=True, kw_only=True):
 
     @property
     def present(self) -> Mask:
-        """Mask of ranks x instances that have an event."""
+        """Mask of shape ranks x instances: the rank has an event."""
         return ~np.isnan(self.start)
 
     @property
@@ -146,7 +146,7 @@ class ClockTable(Struct, frozen=True, kw_only=True):
         return replace(self, start=self.start[:, keep], end=self.end[:, keep], **columns)
 
     def moved(self, offset: Floats, drift: Floats) -> "ClockTable":
-        """Return the table on the clock given by these offsets and drifts."""
+        """Return the table with these offsets and drifts applied."""
         return replace(
             self,
             start=self.start * (1 - drift[:, None]) - offset[:, None],
@@ -157,7 +157,7 @@ class ClockTable(Struct, frozen=True, kw_only=True):
 def make_ping_table(
     pings: Mapping[int, Mapping[int, tuple[int, int]]], base: Mapping[int, int]
 ) -> ClockTable:
-    """Return clock pings as a table: each is a collective of all ranks, without profiler start-up."""
+    """Return clock pings as a table: each ping is a collective of all ranks, without profiler start-up."""
     ranks = tuple(sorted(rank for rank, rank_pings in pings.items() if rank_pings))
     names = sorted({name for rank_pings in pings.values() for name in rank_pings})
     times = np.full((2, len(ranks), len(names)), np.nan)
@@ -178,7 +178,7 @@ def make_ping_table(
 
 
 def compute_tolerance(table: ClockTable) -> float:
-    """Return the tolerated contradiction between bounds of this table, in ns."""
+    """Return the tolerated contradiction between this table's bounds, in ns."""
     return STAMP_JITTER_NS + _MAX_UNMEASURED_DRIFT * min(table.span_ns, DRIFT_SPAN_NS)
 
 
@@ -220,7 +220,7 @@ def compute_upper_bounds(table: ClockTable) -> Floats:
 
 
 def close_bounds(bounds: Floats) -> Floats:
-    """Return the bounds tightened over paths through all other ranks (all-pairs shortest paths)."""
+    """Tighten the bounds over paths through all other ranks (all-pairs shortest paths)."""
     closed = bounds.copy()
     for through in range(len(closed)):
         np.minimum(closed, closed[:, through, None] + closed[None, through, :], out=closed)
@@ -228,7 +228,7 @@ def close_bounds(bounds: Floats) -> Floats:
 
 
 def find_bad_pairs(table: ClockTable, slack_ns: float) -> Mask:
-    """Mark pairs of ranks that contradict each other by more than ``slack_ns`` for any clock offsets."""
+    """Mark rank pairs that contradict each other by more than ``slack_ns`` for any clock offsets."""
     bounds = compute_upper_bounds(table)
     bad: Mask = bounds + bounds.T < -slack_ns
     np.fill_diagonal(bad, False)
@@ -236,7 +236,7 @@ def find_bad_pairs(table: ClockTable, slack_ns: float) -> Mask:
 
 
 def find_worst_ranks(bad: Mask) -> Mask:
-    """Mark, greedily, a minimal set of ranks that covers all bad pairs; both ranks of an isolated pair."""
+    """Greedily mark a minimal set of ranks that covers all bad pairs, and both ranks of an isolated pair."""
     worst_ranks = np.zeros(len(bad), dtype=bool)
     remaining = bad.copy()
     while remaining.any():
@@ -250,7 +250,7 @@ def find_worst_ranks(bad: Mask) -> Mask:
 
 
 def select_votes(table: ClockTable) -> tuple[ClockTable, Floats]:
-    """Return the instances that vote on clocks, and the weight of each rank; 0 if a rank has no vote."""
+    """Return the instances that vote on clocks, and each rank's weight; 0 if a rank has no vote."""
     table = drop_first_collectives(table)
     table = table.of_instances(table.sync & (table.present.sum(axis=0) > 1))
     if not table.start.shape[1]:
@@ -270,9 +270,9 @@ def select_votes(table: ClockTable) -> tuple[ClockTable, Floats]:
 
 
 def estimate_offsets(table: ClockTable) -> tuple[Floats, Floats, int]:
-    """Return offsets and uncertainties of the ranks of a table without drift, and the number of votes.
+    """Return the ranks' offsets and uncertainties, assuming no drift, and the number of votes.
 
-    They are relative to each other; NaN if a rank shares no collective.
+    Offsets are relative to each other; NaN if a rank shares no collective.
     """
     table, weights = select_votes(table)
     if not table.start.shape[1]:
@@ -287,7 +287,7 @@ def estimate_offsets(table: ClockTable) -> tuple[Floats, Floats, int]:
         offset = offset + weighted_medians(ends - column_medians(ends), weights)
         offset = offset - offset[centre]
     moved = table.moved(offset, np.zeros(len(offset)))
-    # The spread of the votes, at least the expected spread of ends of the shortest transfer.
+    # The spread of the votes, at least the expected spread of the shortest transfer's ends.
     residual = np.where(weights > 0, np.abs(moved.end - column_medians(moved.end)), np.nan)
     spread = column_medians(residual.T)
     first_end = np.where(moved.present, moved.end, np.inf).min(axis=0)
@@ -299,7 +299,7 @@ def estimate_offsets(table: ClockTable) -> tuple[Floats, Floats, int]:
 
 
 def column_medians(values: Floats) -> Floats:
-    """Return the median of each column without its NaNs; NaN for a column of NaNs."""
+    """Return each column's median, ignoring NaNs; NaN for a column of NaNs."""
     ordered = np.sort(values, axis=0)
     known = (~np.isnan(values)).sum(axis=0)
     columns = np.arange(values.shape[1])
@@ -309,7 +309,7 @@ def column_medians(values: Floats) -> Floats:
 
 
 def weighted_medians(values: Floats, weights: Floats) -> Floats:
-    """Return the weighted median of each row, averaging two values at an exact half of the weight."""
+    """Return each row's weighted median, averaging two values at an exact half of the weight."""
     known: Mask = ~np.isnan(values) & (weights > 0)
     filled = np.where(known, values, np.inf)
     order = np.argsort(filled, axis=1, kind="stable")
@@ -324,7 +324,7 @@ def weighted_medians(values: Floats, weights: Floats) -> Floats:
 
 
 def estimate_drifts(table: ClockTable) -> Floats:
-    """Return the drift of each rank against the rank with the most votes.
+    """Return each rank's drift against the rank with the most votes.
 
     0 if a line fits no better than a constant; NaN for all ranks if the window is too short.
     """

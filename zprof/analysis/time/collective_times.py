@@ -1,16 +1,16 @@
 """Sum collectives and compute their bandwidth: by kind, group and dtype, by message size, by unit.
 
-Bandwidth comes from the intrinsic time T of a matched collective, last start to first end, so that waiting
+Bandwidth comes from the intrinsic time T of a matched collective, from last start to first end, so waiting
 for a rank does not count as a slow link: algbw = bytes / T, busbw = algbw times the bus factor. It is a
-median over the window without its first collectives; None if T is below the clock uncertainty.
+median over the window without the first collectives; None if T is below the clock uncertainty.
 
 *Links.* A link's latency and bandwidth are fitted to the intrinsic times:  T = latency + bytes / bandwidth.
 
-The fit is robust: the median T of each message size represents its messages; the slope is the median of the
-slopes between sizes (Theil-Sen), weighted by their distance; the latency is the median of the residuals with
-weight 1 / T. Neither is negative. One size gives no fit, nor do sizes within a factor of two.
+The fit is robust: each message size is represented by its median T; the slope is the median of the slopes
+between sizes (Theil-Sen), weighted by their distance; the latency is the median of the residuals, with weight
+1 / T. Neither is negative. Sizes within a factor of two give no fit.
 
-*Volume.* The bytes that a rank transfers per step are compared with the ZeRO formula of its stage.
+*Volume.* A rank's transferred bytes per step are compared with the ZeRO formula of its stage.
 
 An all-reduce transfers its tensor twice, other kinds once; both sides ignore the ring's factor (N-1)/N. The
 formula covers data parallelism over the ranks that share the states: collectives of tensor-parallel groups
@@ -46,19 +46,19 @@ _SUM_COLUMNS = (
     "launch_start_ns", "wait_ns", "transfer_ns", "dependency_ns", "tail_ns",
 )  # fmt: skip
 _MESSAGE_COLUMNS = (*BANDWIDTH_COLUMNS, "rank", "exposed_wait_ns", "exposed_transfer_ns")
-#: 0, 1 KiB, 4 KiB, ... 4 EiB; sizes from 4 EiB on belong to the last bin.
+#: 0, 1 KiB, 4 KiB, ... 4 EiB; the last bin is open.
 _SIZE_EDGES = np.array([0, *(1 << exponent for exponent in range(10, 63, 2))], dtype=np.int64)
 _UNIT_COLUMNS = ("rank", "bytes", "bound", "exposed_wait_ns", "exposed_transfer_ns")
 _MIN_SPREAD = 2.0
-#: More sizes are thinned out, because slopes are computed over all pairs.
+#: Maximum number of sizes, because slopes are computed over all pairs; more are thinned out.
 _MAX_SIZES = 256
 _POINT_TO_POINT = (CollectiveKind.SEND, CollectiveKind.RECV)
-#: Relative to the formula: other groups (a norm, a flag) below this are not reported.
+#: Other groups (a norm, a flag) below this share of the formula are not reported.
 _MIN_REPORTED_RATIO = 0.01
 
 
 def sum_collective_times(collectives: Columns, steps: StepCounts) -> tuple[CollectiveTime, ...]:
-    """Return one entry per kind, group and dtype, sorted by exposed time, largest first.
+    """Return one entry per kind, group and dtype, largest exposed time first.
 
     Args:
         collectives: Collectives of the window's steps.
@@ -74,13 +74,15 @@ def sum_collective_times(collectives: Columns, steps: StepCounts) -> tuple[Colle
 
 
 def select_resolved(rows: Columns) -> Columns:
-    """Return the rows whose intrinsic time exceeds the clock uncertainty and excludes profiler start-up."""
+    """Return the rows whose intrinsic time exceeds the clock uncertainty and contains no profiler
+    start-up.
+    """
     is_long = rows.floats("intrinsic_ns") > rows.ints("offset_uncertainty_ns")
     return rows.at(is_long & ~rows.bools("first_of_window"))
 
 
 def compute_algorithm_bandwidth(rows: Columns) -> float | None:
-    """Return the median bandwidth of the resolved rows in bytes per second; None if there are none."""
+    """Return the resolved rows' median bandwidth in bytes per second; None without resolved rows."""
     good = select_resolved(rows)
     good = good.at(good.ints("bytes") > 0)
     if not len(good):
@@ -90,7 +92,7 @@ def compute_algorithm_bandwidth(rows: Columns) -> float | None:
 
 
 def compute_bus_bandwidth(rows: Columns, kind: str, algorithm: float | None) -> float | None:
-    """Return the bus bandwidth of rows of one kind and group."""
+    """Return the bus bandwidth of rows with one kind and group."""
     factor = bus_factor(CollectiveKind(kind), int(rows.ints("group_size")[0]))
     return algorithm * factor if algorithm is not None and factor > 0 else None
 
@@ -127,7 +129,7 @@ def _make_collective_time(
 
 
 def sum_exposed(rows: Columns) -> int:
-    """Return the total exposed time of the rows."""
+    """Return the rows' total exposed time."""
     return sum(int(rows.ints(name).sum()) for name in _EXPOSED_COLUMNS)
 
 
@@ -137,7 +139,7 @@ def _median_or_none(values: Floats) -> int | None:
 
 
 def _describe_method(kind: str, rows: Columns) -> str:
-    """Describe how the rows were found, and whether their waits are exact or bounds."""
+    """Describe how the rows were matched, and whether their waits are exact or bounds."""
     methods = sorted(rows.texts("method").list_distinct())
     description = ", ".join(methods)
     if kind == CollectiveKind.REDUCE_SCATTER and any(method.startswith("gloo") for method in methods):
@@ -153,7 +155,7 @@ def _describe_method(kind: str, rows: Columns) -> str:
 
 
 def sum_message_sizes(collectives: Columns, steps: StepCounts) -> tuple[MessageSizes, ...]:
-    """Return one entry per kind, group and size bin that occurs, sorted by these."""
+    """Return one entry per occurring kind, group and size bin, sorted by these."""
     entries = []
     for (kind, group), group_rows in group_rows_by_text(collectives, ("kind", "group"), _MESSAGE_COLUMNS):
         size = group_rows.ints("bytes")
@@ -176,7 +178,9 @@ def sum_message_sizes(collectives: Columns, steps: StepCounts) -> tuple[MessageS
 
 
 def sum_unit_times(collectives: Columns, steps: StepCounts) -> tuple[UnitTime, ...]:
-    """Return one entry per unit, kind and group, largest exposed time first, for rows with a unit."""
+    """Return one entry per unit, kind and group, largest exposed time first; rows without a unit are
+    ignored.
+    """
     named = collectives.at(collectives.known("unit"))
     entries = [
         UnitTime(
@@ -263,7 +267,7 @@ def fit_links(collectives: Columns) -> tuple[LinkFit, ...]:
 
 
 def fit_line(sizes: Floats, times: Floats, min_spread: float = _MIN_SPREAD) -> FittedLine | None:
-    """Return the line through positive sizes and times; None if the sizes are too few or too similar.
+    """Fit a line to positive sizes and times; None if there are too few sizes or they are too similar.
 
     ``min_spread``: minimum ratio of the largest to the smallest size.
     """
@@ -310,7 +314,7 @@ def measure_volume(
     unsized = counted & ~kind.equals(CollectiveKind.BARRIER) & (sizes == 0)
     if unsized.any():
         return None, [make_gap("volume_without_sizes", unsized=unsized.sum(), collectives=counted.sum())]
-    # gloo's all-gathers of which only the size of a rank's part is known
+    # gloo's all-gathers, of which only the size of one rank's shard is known
     is_shard_sized = counted & kind.equals(CollectiveKind.ALL_GATHER)
     is_shard_sized &= collectives.texts("group").equals(UNKNOWN_GROUP) & (collectives.ints("group_size") == 0)
     if is_shard_sized.any():
@@ -335,7 +339,7 @@ def measure_volume(
 
 
 def _mean_bytes(collectives: Columns, rows: Mask, steps: StepCounts) -> int:
-    """Return bytes per step of the rows, as the mean over the ranks that have any."""
+    """Return the rows' bytes per step, as the mean over ranks with rows."""
     times = np.where(collectives.texts("kind").equals(CollectiveKind.ALL_REDUCE), 2, 1)
     total = int((collectives.ints("bytes") * times)[rows].sum())
     ranks = collectives.ints("rank")[rows]
@@ -343,7 +347,7 @@ def _mean_bytes(collectives: Columns, rows: Mask, steps: StepCounts) -> int:
 
 
 def _find_counted(collectives: Columns, stride: int) -> Mask:
-    """Mark the rows of groups whose ranks have the same model part, without messages between two ranks."""
+    """Mark rows of groups whose ranks hold the same model part, excluding messages between two ranks."""
     counted: Mask = collectives.ints("group_size") != 1
     counted &= ~collectives.texts("kind").equals(*_POINT_TO_POINT)
     if stride == 1:  # no tensor parallelism
@@ -355,9 +359,9 @@ def _find_counted(collectives: Columns, stride: int) -> Mask:
 
 
 def _find_replicating(collectives: Columns, training: TrainingFacts, counted: Mask) -> Mask:
-    """Mark all-reduces in groups whose size differs from that of the sharding group.
+    """Mark all-reduces in groups of a different size than the sharding group.
 
-    If the number of replicas is known, the formula includes them.
+    If the number of replicas is known, the formula includes these all-reduces.
     """
     if training.replica_ranks is not None:
         return np.zeros(len(collectives), dtype=bool)
@@ -368,7 +372,7 @@ def _find_replicating(collectives: Columns, training: TrainingFacts, counted: Ma
 
 
 def _list_missing_facts(training: TrainingFacts) -> list[str]:
-    """List the unknown facts that the formula needs, as text."""
+    """List the missing facts that the formula needs, as text."""
     facts = {
         "the sharding stage": training.stage,
         "the number of parameters": training.parameters,

@@ -1,6 +1,6 @@
-"""Group rows of collectives, and split each into waiting for the last rank and transfer.
+"""Group collective rows, and split each into waiting for the last rank and transfer.
 
-With S the latest start of the ranks that rank i waits for, on the common clock:
+With S = the latest start among the ranks that rank i waits for, on the common clock:
 
     wait_i = max(0, min(S, e_i) - s_i)      transfer_i = e_i - max(S, s_i), at least 0
     tail_i = max_j e_j - e_i                T = min_i (e_i - max(S, s_i)) over the ranks that wait
@@ -11,10 +11,10 @@ and wait + transfer = duration. Ranks wait for each other as follows:
     broadcast, scatter: all ranks for the root          reduce, gather: the root for the last rank
     send, recv: for each other                          other kinds, or without a peer: for no rank
 
-A send may also be buffered: if it ended before its receive started, it waited for nobody.
+A send may be buffered: if it ended before its receive started, it waited for nobody.
 
-A rank b arrived last if for every other rank j  s_b - s_j > 2 max(u_b, u_j), with u the uncertainty of a
-rank's clock; else the last two are tied. If ranks are missing, the wait is a lower bound and the transfer an
+A rank b arrived last if for every other rank j  s_b - s_j > 2 max(u_b, u_j), where u is a rank's clock
+uncertainty; else the last two are tied. If ranks are missing, the wait is a lower bound and the transfer an
 upper bound.
 
 The delay between launch and start of a collective is split by its cause:
@@ -22,11 +22,12 @@ The delay between launch and start of a collective is split by its cause:
     s_i - L_i = dependency + pure          dependency = max(0, max(d_i, p_i) - L_i)
 
 L_i: start of the host call. p_i: end of the previous collective in the same queue. d_i: the latest end, not
-after s_i, of a compute kernel launched before L_i. For gathers also: time blocked by kernels of the unit that
-was computing, free compute that a prefetch could have overlapped with, and delays by a rate limiter.
+after s_i, of a compute kernel launched before L_i. For gathers also: time blocked by kernels of the currently
+computing unit, free compute that a prefetch could have overlapped with, and delays by a rate limiter.
 
-Rows are grouped by text column, rank group or instance. Group totals are averaged over the group's own loaded
-ranks: averaged over all ranks, a group of 2 of 8 ranks would appear to run only a quarter of its collectives.
+Rows are grouped by string column, rank group or instance. Group totals are averaged over the group's own
+loaded ranks: averaged over all ranks, a group of 2 of 8 ranks would appear to run only a quarter of its
+collectives.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,23 +52,23 @@ _MESSAGES = (CollectiveKind.SEND, CollectiveKind.RECV)
 NEVER_NS = -(1 << 62)
 #: Kernels of one stream may overlap by the jitter of their timestamps.
 _OVERLAP_NS = 5_000
-#: Offset that separates numbers of groups from those of streams.
+#: Offset that separates group numbers from stream numbers.
 _NO_STREAM = -(1 << 60)
-#: A kernel that waited for an event, or for free SMs, starts within this time once the wait ends.
+#: A kernel that waited for an event, or for free SMs, starts within this time after the wait.
 _MAX_START_NS = 50_000
-#: A limiter whose event has already completed returns within microseconds, without delaying a gather.
+#: A limiter wait for a completed event returns within microseconds and delays no gather.
 _MIN_DELAY_NS = 50_000
 _NO_TIME_NS = np.iinfo(np.int64).min
 _T = TypeVar("_T", bound=np.generic)
-#: A text with more digits is not a rank.
+#: A string with more digits is not a rank.
 _MAX_DIGITS = 9
 
 
 class Instances:
     """Rows grouped by instance.
 
-    ``rows``: rows with an instance, sorted by it. ``index``: the index of the instance of each of ``rows``.
-    ``first_rows``: the position in ``rows`` of each instance's first row.
+    ``rows``: rows with an instance, sorted by it. ``index``: each row's instance index. ``first_rows``:
+    position in ``rows`` of each instance's first row.
     """
 
     def __init__(self, instance: Int64s) -> None:
@@ -82,25 +83,25 @@ class Instances:
         self._size = len(instance)
 
     def reduce(self, operation: np.ufunc, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
-        """Return one value per instance from one per row: ``np.maximum``, ``np.minimum``, ``np.add``, ..."""
+        """Reduce row values to one value per instance with ``np.maximum``, ``np.minimum``, ``np.add``, ..."""
         if not len(self.first_rows):
             return values[:0]
         return operation.reduceat(values[self.rows], self.first_rows)
 
     def broadcast(self, values: npt.NDArray[_T], default: npt.NDArray[_T]) -> npt.NDArray[_T]:
-        """Return one value per row from one per instance; rows without an instance keep their ``default``."""
+        """Expand instance values to rows; rows without an instance keep their ``default``."""
         out = default.copy()
         out[self.rows] = values[self.index]
         return out
 
     def find_largest_rows(self, values: Int64s) -> Int64s:
-        """Return the row with the largest value of each instance; ties go to the later row."""
+        """Return each instance's row with the largest value; ties go to the later row."""
         order = np.lexsort((values[self.rows], self.index))
         last = np.append(self.first_rows[1:], len(self.rows)) - 1 if len(self.first_rows) else self.first_rows
         return self.rows[order[last]]
 
     def median_of_others(self, values: Int64s | Floats) -> Floats:
-        """Return for each row the median over the other rows of its instance; NaN if there are none."""
+        """Return, for each row, the median over its instance's other rows; NaN if there are none."""
         out = np.full(self._size, np.nan)
         row_values = values[self.rows].astype(np.float64)
         order = np.lexsort((row_values, self.index))
@@ -118,7 +119,7 @@ class Instances:
 
 
 def decompose_collectives(collectives: Columns, clocks: Clocks) -> Columns:
-    """Add the columns that relate the ranks of a collective to each other.
+    """Add the columns that relate a collective's ranks to each other.
 
     arrival_ns (S: the start of the last rank waited for, else the row's own start), wait_ns, transfer_ns,
     bound (the row can wait, but some of the ranks that it waits for are unknown), lateness_ns (relative to
@@ -127,7 +128,7 @@ def decompose_collectives(collectives: Columns, clocks: Clocks) -> Columns:
     """
     instances = Instances(collectives.ints("instance"))
     start, end, rank = (collectives.ints(name) for name in ("start_ns", "end_ns", "rank"))
-    # The uncertainty of each row's clock; the maximum over ranks if the rank's own is unknown.
+    # Each row's clock uncertainty; the maximum over ranks if the rank's own is unknown.
     known = clocks.rank_uncertainty_ns
     numbers, codes = np.unique(rank, return_inverse=True)
     uncertainties = [known.get(int(number), clocks.uncertainty_ns) for number in numbers]
@@ -139,7 +140,7 @@ def decompose_collectives(collectives: Columns, clocks: Clocks) -> Columns:
     first = instances.broadcast(instances.reduce(np.minimum, start), start)
     last_end = instances.broadcast(instances.reduce(np.maximum, end), end)
     transfer_times = np.where(waits, (end - arrival).astype(np.float64), np.nan)
-    # The minimum known value of each instance, on all of its rows.
+    # Each instance's minimum known value, on all of its rows.
     intrinsic = instances.broadcast(
         instances.reduce(np.fmin, transfer_times), np.full(len(transfer_times), np.nan)
     )
@@ -161,10 +162,10 @@ def decompose_collectives(collectives: Columns, clocks: Clocks) -> Columns:
 def _find_awaited_rows(
     collectives: Columns, instances: Instances, uncertainty: Int64s
 ) -> tuple[Int64s, Mask, Mask, Mask]:
-    """Return for each row the row of the last rank that it waits for, or itself; and three masks.
+    """Return, for each row, the row of the last rank that it waits for, or itself; and three masks.
 
-    They mark the rows that can wait and whose awaited ranks are all known, the rows that can wait although
-    some of these are unknown, and the rows whose awaited rank arrived last by more than the uncertainty.
+    The masks: rows that can wait and whose awaited ranks are all known; rows that can wait and have an
+    unknown awaited rank; rows whose awaited rank arrived last by more than the uncertainty.
     """
     start, rank, instance = (collectives.ints(name) for name in ("start_ns", "rank", "instance"))
     itself = np.arange(len(rank))
@@ -192,10 +193,10 @@ def _find_awaited_rows(
 
 
 class CollectiveLaunches(Struct, frozen=True, kw_only=True):
-    """Launches of collectives, one entry per row; without a recorded call ``launch_ns`` is the start.
+    """Collective launches, one entry per row; without a recorded call, ``launch_ns`` is the start.
 
-    ``known`` is False for those rows. ``computed_ns`` (d) and ``previous_ns`` (p) are ``NEVER_NS`` if there
-    are none; ``previous`` is the row of the previous collective, -1 without one.
+    ``known`` is False for rows without a recorded call. ``computed_ns`` (d) and ``previous_ns`` (p) are
+    ``NEVER_NS`` if missing; ``previous``: the row of the previous collective, -1 if there is none.
     """
 
     launch_ns: Int64s
@@ -219,17 +220,17 @@ class CollectiveLaunches(Struct, frozen=True, kw_only=True):
 
 
 def find_collective_launches(rows: Columns, kernels: Int64s, kernel_stream: Int64s) -> CollectiveLaunches:
-    """Return the launches of the collectives of one rank.
+    """Return the launches of one rank's collectives.
 
     Args:
-        rows: Collectives of the rank.
+        rows: The rank's collectives.
         kernels: Launch, start and end of its compute kernels.
-        kernel_stream: The stream of each kernel.
+        kernel_stream: Each kernel's stream.
     """
     start, end = rows.ints("start_ns"), rows.ints("end_ns")
     known = rows.known("launch_start_ns")
     launch = np.where(known, rows.ints("launch_start_ns"), start)
-    # For each row the row of its queue with the latest end not after its start; -1 without one.
+    # For each row, the row in its queue with the latest end not after its start; -1 if there is none.
     queue = np.where(  # the stream of each row, or a code of its group if it has no stream
         rows.known("stream"), rows.ints("stream", NEVER_NS), rows.texts("group").codes + _NO_STREAM
     )
@@ -256,7 +257,8 @@ def find_collective_launches(rows: Columns, kernels: Int64s, kernel_stream: Int6
 
 
 def find_latest_end(launch: Int64s, start: Int64s, kernels: Int64s, kernel_stream: Int64s) -> Int64s:
-    """Return for each row the latest end up to ``start`` of kernels launched before ``launch``, or NEVER_NS.
+    """Return, for each row, the latest end up to ``start`` of kernels launched before ``launch``, or
+    NEVER_NS.
 
     A stream runs its kernels in launch order, so both limits are positions in that order.
     """
@@ -276,9 +278,9 @@ def find_latest_end(launch: Int64s, start: Int64s, kernels: Int64s, kernel_strea
 
 
 def measure_blocked(rows: Columns, launch: CollectiveLaunches, named: NamedWork) -> OptionalInts:
-    """Measure the delay of each all-gather of a rank by the computing unit's own kernels.
+    """Measure each all-gather's delay by the computing unit's own kernels, for one rank.
 
-    0 if nothing blocked the gather; null if unknown, and for other kinds.
+    0 if nothing blocked the gather; null if unknown and for other kinds.
     """
     start = rows.ints("start_ns")
     known = launch.known & rows.texts("kind").equals(CollectiveKind.ALL_GATHER.value)
@@ -296,21 +298,21 @@ def measure_blocked(rows: Columns, launch: CollectiveLaunches, named: NamedWork)
 def measure_prefetch(
     rows: Columns, compute: Intervals, moving: Intervals, step: Int64s | None = None
 ) -> dict[str, Int64s]:
-    """Return free_compute_ns and queued_exposed_ns for the collectives of one rank, sorted by start.
+    """Return free_compute_ns and queued_exposed_ns for one rank's collectives, sorted by start.
 
-    Both are 0 for rows that are not an all_gather.
+    Both are 0 for rows that are not all_gathers.
 
     Args:
         rows: Rows with kind, group, start_ns and end_ns.
-        compute: When the rank computes, disjoint.
-        moving: Its exposed transfer, disjoint.
-        step: The step of each row; default: the column ``step``.
+        compute: When the rank computes, as disjoint intervals.
+        moving: Its exposed transfer, as disjoint intervals.
+        step: Each row's step; default: the ``step`` column.
     """
     start = rows.ints("start_ns")
     running = union(intervals(start, rows.ints("end_ns")))
     gather_end = _find_previous_gather_end(rows, rows.ints("step") if step is None else step)
     search_start = np.minimum(gather_end, start)
-    # the end of the last compute that started before each start, at most that start
+    # the end of the last compute that started before each start, capped at that start
     position = np.searchsorted(compute[:, 0], start, side="left")
     compute_end = np.minimum(np.concatenate(([NEVER_NS], compute[:, 1]))[position], start)
     return {
@@ -320,7 +322,7 @@ def measure_prefetch(
 
 
 def _find_previous_gather_end(rows: Columns, step: Int64s) -> Int64s:
-    """Return the end of the previous all_gather in the same group and step; the row's own start if none."""
+    """Return the end of the previous all_gather in the same group and step, or the row's own start."""
     gather_end, end = rows.ints("start_ns").copy(), rows.ints("end_ns")
     gathers = np.flatnonzero(rows.texts("kind").equals(CollectiveKind.ALL_GATHER.value))
     if not len(gathers):
@@ -341,10 +343,10 @@ def make_limiter_columns(
 
     Args:
         rank: The rank.
-        limiter: When its host was in the limiter, disjoint.
-        activity: Its activity; a rank without a device gets no rows, because the host itself computes.
-        steps: Its steps by the host's marks.
-        gather_ends: End of each of its all_gathers, sorted.
+        limiter: When its host was in the limiter, as disjoint intervals.
+        activity: Its activity; a rank without an accelerator gets no rows, because the host itself computes.
+        steps: Its steps by host marks.
+        gather_ends: Ends of its all_gathers, sorted.
     """
     delays = limiter[limiter[:, 1] - limiter[:, 0] >= _MIN_DELAY_NS]
     in_step = steps.step_at(delays[:, 0])
@@ -361,7 +363,7 @@ def make_limiter_columns(
 
 
 def _measure_idle_after(delays: Intervals, compute: Intervals, gather_ends: Int64s) -> Int64s:
-    """Return the idle time of the device caused by each delay, counting each instant once."""
+    """Return the device idle time caused by each delay, counting each moment once."""
     if not len(delays) or not len(compute):
         return np.zeros(len(delays), dtype=np.int64)
     begin, end = delays.T
@@ -377,17 +379,17 @@ def _measure_idle_after(delays: Intervals, compute: Intervals, gather_ends: Int6
 
 
 def mark_full_syncs(rows: Columns) -> Mask:
-    """Mark the rows of kinds that no rank can leave before all have entered."""
+    """Mark rows whose kind no rank can leave before all have entered."""
     return rows.texts("kind").equals(*FULL_SYNC)
 
 
 def select_kind(rows: Columns, *kinds: str) -> Columns:
-    """Return the rows of these kinds of collectives."""
+    """Return the rows with these collective kinds."""
     return rows.at(rows.texts("kind").equals(*kinds))
 
 
 class RowFinder:
-    """Index for finding the row of a rank in an instance."""
+    """Index for finding a rank's row in an instance."""
 
     def __init__(self, instance: Int64s, rank: Int64s) -> None:
         self._width = int(rank.max(initial=0)) + 1
@@ -409,7 +411,9 @@ class RowFinder:
 def group_rows_by_text(
     rows: Columns, by: Sequence[str], columns: Sequence[str]
 ) -> Iterator[tuple[tuple[str, ...], Columns]]:
-    """Yield (texts, rows) per distinct combination of the text columns ``by``; rows have only ``columns``."""
+    """Yield (strings, rows) per distinct combination of the string columns ``by``; rows have only
+    ``columns``.
+    """
     keys = [rows.texts(name) for name in by]
     selected = rows.pick(dict.fromkeys(columns))
     for places in Groups(*keys).split():
@@ -417,7 +421,7 @@ def group_rows_by_text(
 
 
 def parse_group_ranks(group: str) -> frozenset[int]:
-    """Return the ranks of a group "0,1" or "0,1#description"; empty if they are unknown."""
+    """Return the ranks in a group "0,1" or "0,1#description"; empty if unknown."""
     words = group.split("#", 1)[0].split(",")
     if not all(word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS for word in words):
         return frozenset()
@@ -435,9 +439,9 @@ class StepCounts(Struct, frozen=True, kw_only=True):
         return max(1, max(self.by_rank.values(), default=1))
 
     def sum_for_group(self, group: str, rows: Columns) -> int:
-        """Return the sum of steps over the loaded ranks of a group, at least 1.
+        """Return the sum of steps over a group's loaded ranks, at least 1.
 
-        If the ranks of the group are unknown, use the ranks that have rows.
+        If the group's ranks are unknown, use the ranks that have rows.
         """
         ranks = parse_group_ranks(group) or set(rows.ints("rank").tolist())
         return max(1, sum(self.by_rank.get(rank, 0) for rank in ranks))

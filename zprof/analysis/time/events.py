@@ -1,12 +1,12 @@
-"""Decode the ``events`` table of one rank to numpy columns, once, and assign roles to its rows.
+"""Decode one rank's ``events`` table to numpy columns, once, and assign roles to its rows.
 
-The readers of steps, host calls and phases share these columns. Predicates on names run once per distinct
-name, because a trace has thousands of times more rows than names.
+Steps, host calls and phases are read from these columns. Predicates on names run once per distinct name,
+because a trace has thousands of times more rows than names.
 
-Rows are selected by category first, because traces with Python stacks have many times more rows for functions
-than for work. On a device, compute is every kernel that is not a collective; copies and fills are neither. On
-a CPU, the main thread (the one with the most operators) computes while it runs an operator such as
-``aten::mm`` or a ``::compute`` range.
+Rows are selected by category first, because traces with Python stacks have many times more function rows than
+work rows. On a device, compute is every kernel that is not a collective; copies and fills are neither. On a
+CPU, the main thread (the one with the most operators) computes while it runs an operator such as ``aten::mm``
+or a ``::compute`` range.
 """
 
 import re
@@ -24,10 +24,10 @@ from zprof.model.collectives import is_collective_kernel
 from zprof.run.ranges import RangeVerb, parse_range
 from zprof.run.table_reader import join_chunks, read_known, read_numbers
 
-#: Placeholder for the stream of a row without one.
+#: Placeholder for a missing stream.
 NO_STREAM = np.iinfo(np.int64).min
 Codes = npt.NDArray[np.int32]
-#: Categories of the host's calls into a device's driver, and of what a device runs.
+#: Categories of host calls into a device driver, and of device work.
 CALL_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver"})
 COPY_CATEGORIES = frozenset({"gpu_memcpy", "gpu_memset"})
 WORK_CATEGORIES = frozenset({"kernel"}) | COPY_CATEGORIES
@@ -37,7 +37,7 @@ _OPERATOR = re.compile(r"(?!_?c10d|autograd::|torch::|profiler::|record_function
 class EventColumns:
     """Columns of an ``events`` table; each is decoded when it is first used.
 
-    ``category`` and ``name`` are codes: indexes into ``categories`` and ``names``.
+    ``category`` and ``name`` are codes: indices into ``categories`` and ``names``.
     """
 
     def __init__(self, events: pa.Table) -> None:
@@ -50,17 +50,17 @@ class EventColumns:
 
     @property
     def names(self) -> list[str]:
-        """The texts of the names; some may be of no row."""
+        """The name strings; some may occur in no row."""
         return self._coded_names[0]
 
     @property
     def name(self) -> Codes:
-        """The name of each row, as an index into ``names``."""
+        """Each row's name, as an index into ``names``."""
         return self._coded_names[1]
 
     @cached_property
     def spans(self) -> Intervals:
-        """Start and end of each row."""
+        """Each row's start and end."""
         start = self._read("start_ns")
         spans = np.empty((len(start), 2), dtype=np.int64)
         spans[:, 0] = start
@@ -69,7 +69,7 @@ class EventColumns:
 
     @cached_property
     def thread(self) -> Int64s:
-        """The thread of each row."""
+        """Each row's thread."""
         return self._read("thread")
 
     @cached_property
@@ -100,18 +100,18 @@ class EventColumns:
 
 
 def decode_events(events: "pa.Table | EventColumns") -> EventColumns:
-    """Return the columns of an ``events`` table that may be decoded already."""
+    """Return the columns of an ``events`` table, which may be decoded already."""
     return events if isinstance(events, EventColumns) else EventColumns(events)
 
 
 def list_names(events: pa.Table) -> list[str]:
-    """Return the distinct names of the rows."""
+    """Return the rows' distinct names."""
     names, codes = _encode_column(events, "name")
     return [str(names[code]) for code in find_used(codes, len(names))]
 
 
 def find_used(codes: Codes, count: int) -> list[int]:
-    """Return the distinct codes, in ascending order; they are below ``count``."""
+    """Return the distinct codes, in ascending order; all are below ``count``."""
     return np.flatnonzero(np.bincount(codes, minlength=count)).tolist()
 
 
@@ -128,7 +128,7 @@ def _encode_column(table: pa.Table, column: str) -> tuple[list[str], Codes]:
 class EventView:
     """Rows of some categories; predicates run once per distinct name among the requested rows.
 
-    ``rows``: their indexes in the table.
+    ``rows``: indices of the rows in the table.
     """
 
     def __init__(self, events: pa.Table | EventColumns, categories: Collection[str]) -> None:
@@ -159,7 +159,7 @@ class EventView:
         return look_up([text in categories for text in self._columns.categories], self._category)
 
     def match_names(self, rows: Mask, predicate: Callable[[str], object]) -> Mask:
-        """Mark the ``rows`` for whose name the predicate returns something true."""
+        """Mark the ``rows`` whose name satisfies the predicate."""
         names = self._columns.names
         is_match = np.zeros(max(1, len(names)), dtype=np.bool_)
         for code in find_used(self._name[rows], len(names)):
@@ -167,12 +167,12 @@ class EventView:
         return rows & is_match[self._name]
 
     def names(self, rows: Mask) -> list[str]:
-        """Return the name of each of ``rows``."""
+        """Return the names of ``rows``."""
         names = self._columns.names
         return [names[code] for code in self._name[rows].tolist()]
 
     def coded(self, rows: Int64s) -> tuple[tuple[str, ...], Int64s]:
-        """Return the distinct names of ``rows`` (row numbers), and each row's index into them."""
+        """Return the distinct names of ``rows`` (row numbers), and each row's index into the names."""
         names, codes = self._columns.names, self._name[rows]
         used = find_used(codes, len(names))
         position = np.zeros(max(1, len(names)), dtype=np.int64)
@@ -181,7 +181,7 @@ class EventView:
 
 
 def find_coverage(events: EventColumns) -> Intervals:
-    """Return the span from the first to the last event with a duration, as one interval or none."""
+    """Return the span from the first to the last event with a duration, as at most one interval."""
     start, end = events.spans.T
     has_duration = end > start
     if not has_duration.any():
@@ -190,10 +190,9 @@ def find_coverage(events: EventColumns) -> Intervals:
 
 
 class DeviceRoles(Struct, frozen=True, kw_only=True):
-    """Masks over the rows of a view: all ``work`` of a device, and its roles.
+    """Masks over a view's rows: all ``work`` of a device, and its roles.
 
-    ``described``: work with a row in the collectives table. ``nameless``: communication kernels without such
-    a row.
+    ``described``: work with a row in the collectives table. ``nameless``: communication kernels without one.
     """
 
     work: Mask
@@ -204,9 +203,9 @@ class DeviceRoles(Struct, frozen=True, kw_only=True):
 
 
 class HostRoles(Struct, frozen=True, kw_only=True):
-    """Masks over the rows of a view: rows of the ``main`` thread, and their roles.
+    """Masks over a view's rows: rows of the ``main`` thread, and their roles.
 
-    ``ranges`` are its annotations. Waits are ``named`` if they record their collective, else ``anonymous``.
+    ``ranges``: its annotations. Waits are ``named`` if they record their collective, else ``anonymous``.
     """
 
     main: Mask
@@ -221,9 +220,8 @@ def assign_device_roles(view: EventView, collectives: pa.Table) -> DeviceRoles:
     """Return the roles of device work.
 
     Args:
-        view: The events, including ``WORK_CATEGORIES``.
-        collectives: start_ns, end_ns and stream of the collectives of this rank. Those that a device ran are
-            identified among the events by these three.
+        view: The events, including ``WORK_CATEGORIES``. collectives: start_ns, end_ns and stream of the
+        rank's collectives, which identify device collectives among the events.
     """
     work = view.match_categories(*WORK_CATEGORIES) & (view.spans[:, 1] > view.spans[:, 0])
     kernels = work & view.match_categories("kernel")
@@ -250,7 +248,7 @@ def assign_device_roles(view: EventView, collectives: pa.Table) -> DeviceRoles:
 
 
 def assign_host_roles(view: EventView) -> HostRoles:
-    """Return the roles on the main thread of a CPU rank; the view has operators and annotations."""
+    """Return the roles on a CPU rank's main thread; the view has operators and annotations."""
     operators = view.match_categories("cpu_op")
     main = view.thread == find_busiest(view.thread[operators])
     ranges = main & view.match_categories("user_annotation")
@@ -266,7 +264,7 @@ def assign_host_roles(view: EventView) -> HostRoles:
 
 
 def find_busiest(threads: Int64s) -> int:
-    """Return the most frequent number; -1 for none."""
+    """Return the most frequent number; -1 for empty input."""
     if not len(threads):
         return -1
     numbers, counts = np.unique(threads, return_counts=True)
@@ -274,11 +272,11 @@ def find_busiest(threads: Int64s) -> int:
 
 
 def is_operator(name: str) -> bool:
-    """Return True for an operator such as ``aten::mm``, not for a node of autograd or a range."""
+    """Return True for an operator such as ``aten::mm``, not for an autograd node or a range."""
     return _OPERATOR.match(name) is not None
 
 
 def _is_range(name: str, verb: RangeVerb, *, has_kind: bool | None = None) -> bool:
-    """Return True for a range of the engine with this verb, and with or without a kind if that is given."""
+    """Return True for an engine range with this verb, and with or without a kind if ``has_kind`` is given."""
     parsed = parse_range(name)
     return parsed is not None and parsed.verb is verb and has_kind in (None, parsed.kind is not None)
