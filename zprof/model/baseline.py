@@ -8,7 +8,7 @@ BASELINE_SCHEMA = "zprof.baseline/1"
 
 
 class Conditions(Struct, frozen=True, kw_only=True):
-    """Conditions under which a run was recorded; a baseline with other conditions is rejected.
+    """Conditions under which a run was recorded; a baseline with different conditions is rejected.
 
     ``window``: steps, or the entire recording as one interval (values of WindowPolicy).
     """
@@ -29,8 +29,8 @@ class MemoryBaseline(Struct, frozen=True, kw_only=True):
     ``upper_bound`` and ``lower_bound`` apply to the peak (:class:`~zprof.model.memory.RankMemory`).
     ``missing_ranks``: ranks of the job whose memory was not recorded. ``backend_scratch_bytes``: the part of
     the communication buffers that the collective backend copied for itself; None if unknown.
-    ``tenant_peaks``: per tenant the highest of its own maxima over the ranks, None if unknown;
-    ``program_buffers_peak_bytes``: that of the communication buffers without the backend's copies.
+    ``tenant_peaks``: per tenant, the maximum over the ranks of its own maxima, None if unknown;
+    ``program_buffers_peak_bytes``: the same for the communication buffers without the backend's copies.
     """
 
     peak_bytes: int
@@ -45,9 +45,9 @@ class MemoryBaseline(Struct, frozen=True, kw_only=True):
 
 
 class CollectiveBaseline(Struct, frozen=True, kw_only=True):
-    """One kind of collective of one data type and group size: per step and rank, mean over all ranks.
+    """One kind of collective with one data type and group size: per step and rank, mean over all ranks.
 
-    ``lower_bound``: for some of the collectives the number of bytes is unknown.
+    ``lower_bound``: the number of bytes is unknown for some of the collectives.
     """
 
     kind: str
@@ -79,7 +79,7 @@ class TimeBaseline(Struct, frozen=True, kw_only=True):
 
 
 class Baseline(Struct, frozen=True, kw_only=True):
-    """Values that a later run is compared with; None if not measured."""
+    """Values to compare later runs with; None if not measured."""
 
     schema: str = BASELINE_SCHEMA
     zprof_version: str

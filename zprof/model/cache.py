@@ -1,4 +1,4 @@
-"""What is kept in the user's cache folder, as ``zprof cache`` shows it."""
+"""The contents of the user's cache folder, as ``zprof cache`` shows them."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -7,14 +7,14 @@ from msgspec import Struct
 
 
 class CacheKind(StrEnum):
-    """What an entry is, and the name of the folder that it is in."""
+    """Kind of an entry, and the name of its folder."""
 
     IMPORTS = "imports"
     REPORTS = "reports"
 
 
 class CacheEntry(Struct, frozen=True, kw_only=True):
-    """An import or a report; ``used_s``: when it was last used, in seconds since 1970."""
+    """An import or a report; ``used_s``: time of its last use, in seconds since 1970."""
 
     kind: CacheKind
     path: Path
@@ -23,7 +23,7 @@ class CacheEntry(Struct, frozen=True, kw_only=True):
 
 
 class CacheUse(Struct, frozen=True, kw_only=True):
-    """The entries of one kind, and the bytes above which the least recently used are removed."""
+    """The entries of one kind, and their size limit, above which the least recently used are removed."""
 
     kind: CacheKind
     entries: int
@@ -32,9 +32,9 @@ class CacheUse(Struct, frozen=True, kw_only=True):
 
 
 class CacheSummary(Struct, frozen=True, kw_only=True):
-    """What the cache holds or, if ``is_removed``, what was removed from it.
+    """The contents of the cache or, if ``is_removed``, the entries removed from it.
 
-    ``folder`` is empty if the user has no home folder, so that nothing is kept.
+    ``folder`` is empty if the user has no home folder, so nothing is cached.
     """
 
     folder: str

@@ -1,10 +1,10 @@
-"""Define the kinds of collectives, their traffic per byte, and (``KERNELS``) the kernels that run them.
+"""Define the kinds of collectives, their traffic per byte, and the kernels that run them (``KERNELS``).
 
 Bus-bandwidth factors follow NCCL's performance tests: an all-reduce of S bytes over N ranks moves 2 S (N-1)/N
 through each rank, an all-gather or reduce-scatter with a full tensor of S bytes moves S (N-1)/N.
 
 The name of a kernel is parsed as a C++ signature: return type, template arguments and parameters are dropped,
-so that a word in them (a user's type, a functor) never makes a compute kernel a collective. A row's pattern
+so a word in them (a user's type, a functor) never turns a compute kernel into a collective. A row's pattern
 must match the full function name, or its end after a ``::``. To support another library, add a row; specific
 rows come before general ones.
 """
@@ -16,11 +16,11 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-#: Name of a group of which neither the ranks nor their number was recorded.
+#: Name of a group if neither its ranks nor their number was recorded.
 UNKNOWN_GROUP = "unknown"
-#: Description of the group in which a recording compares clocks: it is no part of the program.
+#: Description of the group that a recording uses to compare clocks; it is not part of the program.
 CLOCK_GROUP = "zprof_clocks"
-#: Bytes of one element, by the name of its type.
+#: Bytes per element, by the name of its type.
 BYTES_PER_ELEMENT: Mapping[str, int] = {
     "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2,
     "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
@@ -50,9 +50,9 @@ class CollectiveKind(StrEnum):
     OTHER = "other"
 
 
-#: Prefixes of operators that run a collective.
+#: Prefixes of operators that run collectives.
 OPERATOR_PREFIXES = ("c10d::", "gloo:", "nccl:", "_c10d_functional::")
-#: Kinds that no rank can leave before all have entered.
+#: Kinds that no rank can leave before all ranks have entered.
 FULL_SYNC = frozenset(
     {
         CollectiveKind.ALL_GATHER,
@@ -84,7 +84,7 @@ def is_unknown_size(kind: str, size_bytes: int) -> bool:
 class KnownKernel(Struct, frozen=True, kw_only=True):
     """Kernels of one library that match one pattern.
 
-    ``kind`` is None if the name does not determine it. ``full_sync``: no rank can leave before all have
+    ``kind`` is None if the name does not determine it. ``full_sync``: no rank can leave before all ranks have
     entered.
     """
 
@@ -152,7 +152,7 @@ KERNELS: tuple[KnownKernel, ...] = (
     _make_row("quick_reduce", r"allreduce_prototype(?:_\w+)?", _AR),
     _make_row("flashinfer", r"allreduce_fusion_kernel_(?:one|two)shot\w*", _AR),
     _make_row("tensorrt_llm", r"(?:one|two)[Ss]hotAll[Rr]educe(?:Fusion)?Kernel", _AR),
-    # all-to-all with uneven splits: a rank that receives nothing from another need not wait for it
+    # all-to-all with uneven splits: a rank need not wait for a rank from which it receives nothing
     _make_row("nvshmem", r"exchangeSplitAndOffset(?:_2d)?", _A2A),
     _make_row("nvshmem", r"allToAllV(?:_2d)?", _A2A, full_sync=False),
     _make_row("nvshmem", r"(?:nv|roc)shmemx?i?_barrier\w*", _BARRIER),
@@ -191,7 +191,7 @@ def _identify_cached(name: str) -> KnownKernel | None:
 
 
 def parse_function_name(name: str) -> str:
-    """Return the qualified function name of a kernel, mangled or not.
+    """Return the qualified function name of a kernel whose name may be mangled.
 
     ``void a::(anonymous namespace)::f<nccl::T>(int)`` becomes ``a::f``.
     """
@@ -207,7 +207,7 @@ def parse_function_name(name: str) -> str:
 
 
 def _split_mangled(text: str, *, nested: bool) -> Iterator[str]:
-    """Yield the parts of a mangled name: ``4vllm3foo`` has two; a name that is not nested has one."""
+    """Yield the parts of a mangled name: ``4vllm3foo`` has two; a name without nesting has one."""
     while (digits := re.match(r"\d{1,4}", text)) is not None:
         end = digits.end() + int(digits[0])
         yield text[digits.end() : end]

@@ -23,8 +23,8 @@ ComparedValue = int | float | str | None
 class Outcome(StrEnum):
     """Outcome of a gate.
 
-    ``skipped``: there was no baseline to compare with, or neither run measured what a default limit is for,
-    which is not a failure. ``within_noise``: the value exceeds the limit by no more than the variation
+    ``skipped``: there was no baseline to compare with, or neither run measured the quantity of a default
+    limit, which is not a failure. ``within_noise``: the value exceeds the limit by no more than the variation
     between steps; the check does not fail, but the limit is not confirmed either. ``unknown``: the required
     value was not measured, or not often enough; it never counts as passed.
     """
@@ -75,7 +75,7 @@ class Limit(Struct, frozen=True, kw_only=True):
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """A value in exact arithmetic; the flags tell if the true value can be lower or higher."""
+    """A value in exact arithmetic; the flags mark that the true value can be lower or higher."""
 
     value: Fraction
     can_be_lower: bool = False
@@ -88,15 +88,15 @@ class Figure(Struct, frozen=True, kw_only=True):
 
 
 class LimitRow(Struct, frozen=True, kw_only=True):
-    """What a limit is a predicate on: one figure of a run and of its baseline, and what is said about it.
+    """The input of a limit: one figure of a run and of its baseline, and notes on it.
 
     The figures are None if unknown; ``missing`` is the reason, with a ``remedy``. ``report_path``: the leaf
     of the run's report. ``samples``: one value per step of the run and of the baseline, for a limit with a
     confidence. ``value_note``: follows the value in the sentence. ``warn_reason``: why exceeding the limit
-    only warns. ``has_different_parts``: the value is a sum over different collectives from the baseline's,
-    so the gate warns even within the limit; ``growth_note`` names them. ``stable``: both figures without
-    the part that differs from run to run by chance, which ``chance_note`` names; a relative limit that they
-    keep is not broken. ``has_nothing``: the run was measured and has nothing of the kind, such as a single
+    only warns. ``has_different_parts``: the value is a sum over different collectives from the baseline's, so
+    the gate warns even within the limit; ``growth_note`` lists them. ``stable``: both figures without the
+    part that varies by chance between runs (``chance_note`` describes it); a relative limit that holds for
+    them is not broken. ``has_nothing``: the run was measured and has nothing of the kind, such as a single
     rank without collectives. ``device_note``: why a gate cannot decide on this device.
     """
 
@@ -123,9 +123,9 @@ class GateResult(Struct, frozen=True, kw_only=True):
     ``value`` is the leaf ``leaf`` of this run's report, ``baseline`` the same leaf of the baseline,
     ``allowed`` the limit in ``unit``; each is None if it is unknown or absent. ``interval``: confidence
     interval of value - baseline. ``subject``: the rank, tenant or collective concerned. ``grew``: a
-    description of the part that grew most. ``noise``: half the width of that interval if it exceeds the
-    margin of the limit; a change as large as the limit then never fails. ``sentence`` summarizes the result
-    on one line; ``remedy`` is what to do if it is unknown or skipped.
+    description of the part that grew most. ``noise``: half the width of the interval if it exceeds the margin
+    of the limit; a change as large as the limit then never fails. ``sentence`` summarizes the result on one
+    line; ``remedy`` is what to do if it is unknown or skipped.
     """
 
     limit: Limit
@@ -162,7 +162,7 @@ class Check(Struct, frozen=True, kw_only=True):
 class ComparedRow(Struct, frozen=True, kw_only=True):
     """One number of both runs; ``unit`` is ns, bytes, ratio, count, bytes_per_s or text.
 
-    ``leaf``: the entry of the catalogue of numbers that describes it, empty if there is none.
+    ``leaf``: the catalogue entry that describes it, empty if there is none.
     """
 
     name: str
@@ -189,7 +189,7 @@ class SectionKind(StrEnum):
 
 
 class ComparedSection(Struct, frozen=True, kw_only=True):
-    """A group of rows; ``note`` describes what their figures refer to."""
+    """A group of rows; ``note`` describes the basis of their figures."""
 
     title: str
     note: str
@@ -197,7 +197,7 @@ class ComparedSection(Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> SectionKind:
-        """What it is about."""
+        """Subject of the section."""
         if self.rank is not None:
             return SectionKind.LATE if self.title.endswith(" as the late one") else SectionKind.RANK
         if self.title.startswith("link of "):
@@ -206,7 +206,7 @@ class ComparedSection(Struct, frozen=True, kw_only=True):
 
     @property
     def rank(self) -> int | None:
-        """The rank that it is about, or None."""
+        """Rank of the section, or None."""
         word, _, rest = self.title.partition(" ")
         number = rest.removesuffix(" as the late one")
         return int(number) if word == "rank" and number.isdecimal() else None
@@ -226,7 +226,7 @@ class RowPlace(Struct, frozen=True, kw_only=True):
 
     @property
     def is_step_time(self) -> bool:
-        """True for the time of a step or of a part of it, which depends on the work per step."""
+        """True for the time of a step or a part of it, which depends on the work per step."""
         is_time = self.section.kind is SectionKind.STEP and self.row.unit == "ns"
         return is_time and self.row.name not in ("noise_floor_ns", "first_wait_ns")
 
@@ -251,10 +251,10 @@ class Judgement(StrEnum):
 class JudgedRow(Struct, frozen=True, kw_only=True):
     """The judgement of a row.
 
-    ``row``: the row that was judged, with times per token or sample if it was judged so. ``interval``: the
-    95 % interval of b minus a, None if it has none of its own; ``is_term``: it is that of a term of the step.
-    ``bounds``: of a and b. ``noise_ns``: what a time without an interval must change by, None if unknown with
-    the ``reason``.
+    ``row``: the judged row, with times per token or sample if it was judged at equal work. ``interval``: the
+    95 % interval of b minus a, None if the row has none; ``is_term``: the interval is that of a term of the
+    step. ``bounds``: of a and b. ``noise_ns``: minimum significant change of a time without an interval, None
+    if unknown, with the ``reason``.
     """
 
     row: ComparedRow

@@ -1,8 +1,8 @@
 """Read numbers of a report with their path, unit and bound.
 
-A cursor is a place in a report: ``Cursor(report).time.per_rank[3].wall_ns``. It knows its path and whether
-what stands there is a bound, so that the :class:`~zprof.model.quantities.Value` that :func:`read` makes of it
-can be traced back from any screen.
+A cursor is a place in a report: ``Cursor(report).time.per_rank[3].wall_ns``. It knows its path and if the
+value is a bound, so every screen can trace the :class:`~zprof.model.quantities.Value` that :func:`read`
+returns back to its source.
 """
 
 import math
@@ -29,11 +29,11 @@ from zprof.model.quantities import (
 class Cursor:
     """A place in a report, or the same place in every entry of a list.
 
-    Attributes and indices lead to fields, keys and entries. What is None, or a key or index that is not
-    there, is unknown, and so is everything below it.
+    Attributes and indices lead to fields, keys and entries. None, or a missing key or index, is unknown, and
+    so is everything below it.
 
     Raises:
-        AttributeError: a record has no such field.
+        AttributeError: A record has no such field.
     """
 
     __slots__ = ("_found", "_path")
@@ -68,7 +68,7 @@ def every(cursor: Cursor) -> Cursor:
 
 
 def get(cursor: Cursor) -> Any:
-    """Return what stands at a place; None if nothing does."""
+    """Return the value at a place; None if there is none."""
     return cursor._found[0][0] if cursor._found else None
 
 
@@ -88,11 +88,11 @@ def follow(report: object, path: Path) -> Cursor:
 def read(
     *places: Cursor, how: Aggregation = Aggregation.LEAF, signed: bool = False, in_ms: bool = False
 ) -> Value:
-    """Return the number that some places of one report yield.
+    """Return the number computed from some places of one report.
 
     Args:
-        places: Where its numbers are.
-        how: How they combine.
+        places: The places of its numbers.
+        how: How the numbers combine.
         signed: True for a change, which is shown with its sign.
         in_ms: True if it is shown in a column headed ``ms``.
     """
@@ -122,7 +122,7 @@ def read_range(place: Cursor) -> Value:
 
 
 def combine(how: Aggregation, leaf_values: Sequence[Sequence[float | None]]) -> float | None:
-    """Combine the numbers of some leaves into one; return None if none of them is known."""
+    """Combine the numbers of some leaves; return None if none of them is known."""
     known = [[value for value in values if value is not None] for values in leaf_values]
     flat = [value for values in known for value in values]
     if not flat:
@@ -170,7 +170,7 @@ def _list_entries(node: Any) -> Sequence[Any]:
     return node if isinstance(node, list | tuple) else ()
 
 
-#: Ways in which the first leaf is held against all others.
+#: Aggregations that compare the first leaf with all others.
 _FIRST_AND_REST = (Aggregation.DIFFERENCE, Aggregation.SHARE, Aggregation.PER_WORK)
 _COMBINE: Mapping[Aggregation, Callable[[Sequence[float]], float]] = {
     Aggregation.LEAF: lambda values: values[0],

@@ -16,7 +16,7 @@ class CheckStatus(StrEnum):
 
 
 class DoctorCheck(Struct, frozen=True, kw_only=True):
-    """One check: what was found, what is unavailable without it, and what to do."""
+    """One check: the result, the features that need it, and what to do."""
 
     name: str
     status: CheckStatus
@@ -34,5 +34,5 @@ class Doctor(Struct, frozen=True, kw_only=True):
 
     @property
     def is_well(self) -> bool:
-        """Return True if everything that is required works."""
+        """Return True if everything required works."""
         return all(check.status is not CheckStatus.BROKEN for check in self.checks)

@@ -1,6 +1,6 @@
-"""How the processes of the ranks ended, and the few words that say so in every output.
+"""How the processes of the ranks ended, and the short descriptions that all outputs use.
 
-A rank's last words, its exit code or signal, and the allocation that failed in it. Sizes are integer bytes.
+A rank's last words, its exit code or signal, and its failed allocation. Sizes are integer bytes.
 ``None`` is unknown.
 """
 
@@ -24,7 +24,7 @@ _LOST_RANKS = {
     GapKind.RANK_CUT_SHORT: "ended before the recording",
     GapKind.DISK_FULL: "ran out of disk space",
 }
-#: Ranks that a sentence names.
+#: Maximum ranks listed in a sentence.
 _MAX_RANKS = 4
 #: Where C++ code raised an error: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
 _SOURCE_FILE = re.compile(r"\[/\S{1,300}:\d{1,9}\] ")
@@ -39,15 +39,16 @@ class EndMoment(StrEnum):
 
 
 class RankEnd(Struct, frozen=True, kw_only=True):
-    """The end of one rank; what is unknown is None or empty.
+    """The end of one rank; unknown values are None or empty.
 
-    ``time_ns``: when its program failed or ended, or else when its process was seen to have ended.
-    ``exit_code`` is None and ``signal`` its name if a signal ended it. ``has_left``: its program was over,
-    and the process was shutting down. ``error``: the exception that left the program. ``full_path``: what
-    could not be written because the disk was full. ``last_words``: the last lines of its traceback or
-    stderr. ``stack``: where its main thread was, innermost frame first; ``operation`` is the collective in
-    it and ``location`` the line of the program. ``moment`` and ``step`` say when, relative to the recorded
-    steps; ``after_ns``: since the start of the recording. ``is_first``: the end that the others follow from.
+    ``time_ns``: when its program failed or ended, or else when the end of its process was noticed.
+    ``exit_code`` is None and ``signal`` its name if a signal ended it. ``has_left``: its program had
+    finished, and the process was shutting down. ``error``: the uncaught exception. ``full_path``: the file
+    that could not be written because the disk was full. ``last_words``: the last lines of its traceback or
+    stderr. ``stack``: where its main thread was, innermost frame first; ``operation`` is the collective in it
+    and ``location`` the line of the program. ``moment`` and ``step`` say when, relative to the recorded
+    steps; ``after_ns``: since the start of the recording. ``is_first``: the other ranks ended because of this
+    one.
     """
 
     rank: int
@@ -70,7 +71,7 @@ class RankEnd(Struct, frozen=True, kw_only=True):
 
     @property
     def has_failed(self) -> bool:
-        """True unless the rank ended with exit code 0 and wrote all, or it is unknown how."""
+        """True unless the rank ended with exit code 0 and wrote everything, or its end is unknown."""
         return bool(self.exit_code or self.signal or self.error) or self.full_path is not None
 
 
@@ -81,20 +82,20 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
       live     = tenants + untagged            allocated = live + rounding
 
     ``time_ns`` counts from the start of the history. ``requested_bytes`` is the request as torch records it,
-    rounded up to 512 bytes; ``driver_bytes`` is the most that the allocator then asks the driver for: a whole
-    segment. ``device_free_bytes`` is what the driver reported as free. ``split_bytes`` are the free parts of
-    segments in use, ``free_segments_bytes`` segments that are entirely free, ``private_pools_bytes`` free
-    memory of graph pools, of which the request could use only that of its own ``pool`` (empty: the common
-    one). ``largest_free_bytes`` is the largest contiguous free piece in its pool, of any stream.
+    rounded up to 512 bytes; ``driver_bytes`` is the maximum that the allocator then requests from the driver:
+    a whole segment. ``device_free_bytes`` is what the driver reported as free. ``split_bytes`` are the free
+    parts of segments in use, ``free_segments_bytes`` segments that are entirely free, ``private_pools_bytes``
+    free memory of graph pools; the request could only use memory of its own ``pool`` (empty: the common
+    pool). ``largest_free_bytes`` is the largest contiguous free piece in its pool, of any stream.
 
-    ``would_fit_defragmented``: True if the free bytes of its pool and of the device together are at least
-    the request; ``short_bytes`` is what is missing, 0 if it would fit. ``is_limited``: the device had room
-    for the segment, so that a limit of the process failed the request (set_per_process_memory_fraction).
+    ``would_fit_defragmented``: True if the free bytes of its pool and of the device together are at least the
+    request; ``short_bytes`` are the missing bytes, 0 if it would fit. ``is_limited``: the device had room for
+    the segment, so the request failed because of a limit of the process (set_per_process_memory_fraction).
     ``expandable``: segments of this device are expandable. ``outside_allocator_bytes``: device memory in use
     outside of this allocator.
 
-    ``inferred_tenants``: some of their bytes are known by sizes alone. ``unknown_tenants``: no block was
-    attributed to them at any time, and no tag could have said so. ``confidence_bytes``: the bytes attributed
+    ``inferred_tenants``: some of their bytes are attributed by size alone. ``unknown_tenants``: no block was
+    ever attributed to them, and no tag could attribute one. ``confidence_bytes``: the bytes attributed
     without a tag. ``step`` and ``phase``: of a recording, if known.
     """
 
@@ -129,7 +130,7 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
 
 
 def describe_endings(ends: Sequence[RankEnd]) -> str:
-    """Return the sentence of a job that failed, of which the first end comes first; empty if none did."""
+    """Return the sentence about a failed job, the first end first; empty if no rank failed."""
     if not ends:
         return ""
     first, *others = ends
@@ -148,7 +149,7 @@ def describe_endings(ends: Sequence[RankEnd]) -> str:
 
 
 def describe_moment(end: RankEnd) -> str:
-    """Return "in step 6, ", "after the recorded steps, ", or "" if it is not known."""
+    """Return "in step 6, ", "after the recorded steps, ", or "" if unknown."""
     match end.moment:
         case EndMoment.BEFORE_STEPS:
             return "before its first step, "
@@ -172,14 +173,14 @@ def describe_end(end: RankEnd) -> str:
 
 
 def name_place(end: RankEnd) -> str:
-    """Return "all_reduce (train.py:42)", or what is known of it; empty if nothing."""
+    """Return "all_reduce (train.py:42)", or the known part of it; empty if nothing is known."""
     location = end.location
     line = f"{location.file}:{location.line}" if location is not None else ""
     return printable(f"{end.operation} ({line})" if end.operation and line else end.operation or line)
 
 
 def list_lost_ranks(gaps: Sequence[Gap], described: Iterable[int]) -> Iterator[str]:
-    """Yield which ranks have no recording, or not all of it, and are not described otherwise."""
+    """Yield the ranks without a complete recording that are not described elsewhere."""
     for kind, verb in _LOST_RANKS.items():
         found = {gap.rank: gap for gap in gaps if gap.kind is kind and gap.rank is not None}
         ranks = sorted(rank for rank in found if kind is GapKind.DISK_FULL or rank not in described)
@@ -195,7 +196,7 @@ def list_lost_ranks(gaps: Sequence[Gap], described: Iterable[int]) -> Iterator[s
 
 
 def describe_out_of_memory(failure: OutOfMemory) -> str:
-    """Return what was requested and what was live, with the largest owner."""
+    """Return the requested and the live bytes, with the largest owner."""
     moment = f" in step {failure.step}" if failure.step is not None else ""
     phase = f", {failure.phase}" if failure.phase else ""
     sizes = {"untagged": failure.untagged_bytes}

@@ -1,6 +1,6 @@
 """Define findings: a claim with cause, evidence, saving range, confidence, fix and a way to disprove it.
 
-The index of all causes is written by ``python -m docs.tools.finding_index`` from their records.
+``python -m docs.tools.finding_index`` writes the index of all causes from their records.
 """
 
 from enum import StrEnum
@@ -10,7 +10,7 @@ from importlib import resources
 import msgspec
 from msgspec import Struct
 
-#: Families of causes by the start of their ids, in order.
+#: Families of causes by the prefix of their ids, in order.
 FAMILIES = {
     "ZP1": "Measurement",
     "ZP2": "Memory",
@@ -21,7 +21,7 @@ FAMILIES = {
 }
 
 
-#: Values of severities and confidences, the lowest first.
+#: Values of severities and confidences, lowest first.
 LEVELS = ("low", "medium", "high")
 
 
@@ -47,24 +47,25 @@ def cap_confidence(confidence: Confidence, limit: Confidence) -> Confidence:
 
 
 class SavingNote(StrEnum):
-    """Reason why the saving of a finding is not the range of the played step alone."""
+    """Reason why the saving of a finding differs from the range of the played step."""
 
     #: The step played without the cause takes as long.
     GAINS_NOTHING = "gains_nothing"
-    #: It is wider by the difference of two recordings of the same job.
+    #: It is wider by the difference between two recordings of the same job.
     STEP_NOISE = "step_noise"
-    #: It is no more than the time that it is taken from.
+    #: It is limited to the time from which it is taken.
     LIMITED_TO_LOSS = "limited_to_loss"
     #: Another finding claims part of the same time.
     CLAIMED_BY_OTHERS = "claimed_by_others"
-    #: Another finding is a stall that a host running ahead would hide: without the stall, this saves nothing.
+    #: Another finding is a stall that a host running ahead would hide: without the stall, the fix saves
+    #: nothing.
     EXPOSES_A_STALL = "exposes_a_stall"
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
     """One measured fact behind a claim; ``unit``: ns, bytes, bytes_per_s, count, ratio, times (a factor).
 
-    ``key`` identifies it for programs, ``what`` describes it for readers.
+    Programs identify it by ``key``; ``what`` describes it for readers.
     """
 
     key: str
@@ -75,9 +76,9 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
 
 class SourceLocation(Struct, frozen=True, kw_only=True):
-    """A line of the user's program: ``file`` is relative to the program's working folder if it lies in it.
+    """A line of the user's program: ``file`` is relative to the program's working folder if it is inside.
 
-    ``line`` is where the function starts if a trace names only that.
+    ``line`` is the start of the function if a trace contains only that.
     """
 
     file: str
@@ -89,10 +90,10 @@ class Finding(Struct, frozen=True, kw_only=True):
     """A problem, the evidence for it, its cost and its fix; ``zprof explain`` has all causes.
 
     ``saving_ns`` is a range per step that never exceeds the ledger term that the finding claims;
-    ``saving_notes`` are the reasons why it is not that of the step played without the cause, in order.
+    ``saving_notes`` are the reasons why it differs from the saving of the played step, in order.
     ``saving_bytes`` is the range by which the memory of the largest rank would shrink; None if the finding is
-    not about memory. ``change_ns``: range of what it costs more per step than in the baseline; None without a
-    baseline. ``location`` is the line that the cause is in, None if it is unknown or not one line.
+    not about memory. ``change_ns``: range of the additional cost per step over the baseline; None without a
+    baseline. ``location`` is the line of the cause, None if it is unknown or not a single line.
     """
 
     id: str
@@ -112,12 +113,12 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     @property
     def is_hang(self) -> bool:
-        """Return True if it says why a job is stuck."""
+        """Return True if it explains why a job is stuck."""
         return self.id.startswith("ZP6")
 
     @property
     def is_about_recording(self) -> bool:
-        """Return True if it says what the recording itself adds."""
+        """Return True if it is about the overhead of the recording itself."""
         return self.id.startswith("ZP1")
 
     @property
@@ -127,7 +128,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class IndexEntry(Struct, frozen=True, kw_only=True):
-    """What is known of a cause without loading its file; ``needs``: what a run must have for it."""
+    """Facts on a cause that are known without loading its file; ``needs``: what a run must have for it."""
 
     id: str
     name: str

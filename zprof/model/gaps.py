@@ -1,4 +1,4 @@
-"""Define gaps: what could not be measured, why, and how to make it measurable."""
+"""Define gaps: values that could not be measured, why, and how to make them measurable."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -57,8 +57,8 @@ class GapKind(StrEnum):
 class Gap(Struct, frozen=True, kw_only=True):
     """A value that is unknown, which never counts as 0 or as OK.
 
-    ``causes``: the causes that could not be tested for this reason. ``step``: the step in which a rank ended,
-    ``detail``: with what, in a few words (the type of an error, a signal).
+    ``causes``: the causes that could not be tested for this reason. ``step``: the step in which a rank ended;
+    ``detail``: how it ended, in a few words (the type of an error, a signal).
     """
 
     what: str
@@ -72,7 +72,7 @@ class Gap(Struct, frozen=True, kw_only=True):
 
 
 class GapText(NamedTuple):
-    """What all gaps of a key have in common; the texts are templates, see ``gap_texts.make_gap``."""
+    """The common part of all gaps of a key; the texts are templates, see ``gap_texts.make_gap``."""
 
     kind: GapKind
     what: str

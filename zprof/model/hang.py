@@ -1,4 +1,4 @@
-"""What a stuck job waits for: operations that cannot finish, who waits for whom, and the names for them."""
+"""What a stuck job waits for: operations that cannot finish, which ranks wait for which, and their names."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -9,48 +9,48 @@ from msgspec import Struct
 from zprof.base.formatting import name_ranks, printable, shorten
 from zprof.model.findings import Confidence, SourceLocation
 
-#: Ranks that a sentence names, and a line of a list or a table.
+#: Maximum ranks in a sentence, and in a line of a list or table.
 MAX_NAMED_RANKS, MAX_RANKS = 4, 6
-#: Characters of a group's name, in a sentence and in a line of a list or a table.
+#: Maximum characters of a group's name in a sentence, and in a line of a list or table.
 MAX_NAME_LENGTH, _MAX_SHORT_NAME_LENGTH = 60, 40
 _MAX_SIZES_LENGTH = 40
 _DUMP_SETTINGS = "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
 
 
 class HangClass(StrEnum):
-    """Why a job does not go on."""
+    """Why a job makes no progress."""
 
-    #: A rank went on without an operation that the others wait in: it skipped it, or has ended.
+    #: A rank skipped an operation in which the others wait, or exited before reaching it.
     NEVER_ENTERED = "never_entered"
-    #: A rank has finished all that it entered, and its host does not enter the next operation.
+    #: A rank has finished all operations that it entered, and its host does not enter the next one.
     HOST_STUCK = "host_stuck"
     #: Ranks entered different operations at the same place of one group's sequence.
     DIFFERENT_COLLECTIVES = "different_collectives"
-    #: Ranks entered the same operation with other sizes, counts or dtypes.
+    #: Ranks entered the same operation with different sizes, counts or dtypes.
     MISMATCHED = "mismatched"
     #: Ranks wait for one another in operations of several groups, entered in a different order.
     CIRCULAR_WAIT = "circular_wait"
     #: A rank has not finished what its peers finished: its device, or its process, has stopped.
     DEVICE_STOPPED = "device_stopped"
-    #: All ranks have entered an operation, and none leaves it: the network, or a peer that is not known.
+    #: All ranks have entered an operation, and none leaves it: the network, or an unknown peer.
     NOT_FINISHED = "not_finished"
-    #: The ranks that the others wait for left no dump, or no line in the logs: nobody can be accused.
+    #: The ranks that the others wait for left no dump, or no line in the logs: no rank can be blamed.
     RANK_MISSING = "rank_missing"
-    #: What is known names ranks that wait, and does not tell for whom.
+    #: It is known which ranks wait, but not for whom.
     CANNOT_TELL = "cannot_tell"
 
 
 class HangStatus(StrEnum):
-    """Whether the job is stuck."""
+    """Status of the job: stuck or not."""
 
     STUCK = "stuck"
     #: A stall that ended: a slow phase, not a hang.
     RESUMED = "resumed"
     #: Every operation that a rank entered has finished.
     FINISHED = "finished"
-    #: Operations were pending, as in any job that runs, and nothing shows that they cannot finish.
+    #: Operations were pending, as in any running job, and nothing shows that they cannot finish.
     RUNNING = "running"
-    #: Nothing that was read cannot finish, and not all ranks were read.
+    #: No operation that was read is stuck, but not all ranks were read.
     UNKNOWN = "unknown"
 
 
@@ -58,20 +58,20 @@ class MemberState(StrEnum):
     """What a rank did in an operation of its group."""
 
     ENTERED = "entered"
-    #: It has finished all that it entered before, and not entered the operation.
+    #: It has finished all earlier operations, and has not entered this one.
     NOT_ENTERED = "not_entered"
     #: It has finished the operation.
     PAST = "past"
-    #: Nothing is known of it.
+    #: Nothing is known about it.
     SILENT = "silent"
 
 
 class RankProgress(Struct, frozen=True, kw_only=True):
     """What one rank did in the operation in which its group is stuck.
 
-    ``rank`` is None if only its rank in the group is known. ``sequence`` and ``operation``: what it stands
-    in, or its last one if it stands in none; None and empty if unknown. ``basis``: "dump", or the kind of
-    line in a log (``zprof.run.log_evidence.Basis``); empty for a silent rank.
+    ``rank`` is None if only its rank in the group is known. ``sequence`` and ``operation``: the operation
+    that it is in, or its last one if it is in none; None and empty if unknown. ``basis``: "dump", or the kind
+    of line in a log (``zprof.run.log_evidence.Basis``); empty for a silent rank.
     """
 
     rank: int | None
@@ -84,7 +84,7 @@ class RankProgress(Struct, frozen=True, kw_only=True):
 
 
 class ProcessState(StrEnum):
-    """What the system said of the process of a rank that could not save itself."""
+    """The system's process state of a rank that could not save itself."""
 
     STOPPED = "stopped"
     TRACED = "stopped by a debugger"
@@ -94,7 +94,7 @@ class ProcessState(StrEnum):
 
 
 class RankProcess(Struct, frozen=True, kw_only=True):
-    """The process of a rank that others saved: its number on its host, and its state, None if unknown."""
+    """The process of a rank saved from outside: its number on its host, and its state, None if unknown."""
 
     number: int
     host: str
@@ -108,9 +108,9 @@ class StuckOperation(Struct, frozen=True, kw_only=True):
     description, empty if unknown. ``ranks``: its members, the global ranks. ``sequence`` counts the
     collectives of the group (of sends and receives: the sender's own count). ``entered``, ``late`` and
     ``finished``: the members that wait in it, never entered it, and have left it; ``unknown``: members whose
-    dump is missing or says nothing. ``sizes`` and ``dtypes`` are those of its input on the first rank in it.
-    ``location``: where that rank's program entered it. ``size``: number of members, which may exceed those
-    that are known by name; None if not even that is known.
+    dump is missing or lacks it. ``sizes`` and ``dtypes`` describe its input on the first rank in it.
+    ``location``: where that rank's program entered it. ``size``: number of members, which may exceed the
+    known members; None if unknown.
     """
 
     operation: str
@@ -130,19 +130,19 @@ class StuckOperation(Struct, frozen=True, kw_only=True):
 
     @property
     def unnamed(self) -> int:
-        """Number of members that nothing names."""
+        """Number of members that are not identified."""
         return 0 if self.size is None else max(0, self.size - len(self.ranks))
 
 
 class RankAtHang(Struct, frozen=True, kw_only=True):
-    """What a rank that holds the others up was doing.
+    """What a rank that blocks the others was doing.
 
-    ``operation``: the number in ``Hang.operations`` of what it holds up. ``last_operation``: the last one
-    that it entered, and its group; empty if it entered none. ``entered_instead``: what it entered in the
-    place of the operation. ``location``: the line of the program that it is at (or that entered the wrong
-    operation); ``stack``: the frames of its main thread, innermost first; empty if unknown. ``exit_code``:
-    its process has ended so (negative: a signal); None if not known. ``process``: of a rank that could not
-    save itself.
+    ``operation``: the number in ``Hang.operations`` of the operation that it blocks. ``last_operation``: the
+    last operation that it entered, and its group; empty if it entered none. ``entered_instead``: the
+    operation that it entered instead. ``location``: the current line of its program (or the line that entered
+    the wrong operation); ``stack``: the frames of its main thread, innermost first; empty if unknown.
+    ``exit_code``: exit code of its process (negative: a signal); None if unknown. ``process``: set for a rank
+    that could not save itself.
     """
 
     rank: int
@@ -159,10 +159,10 @@ class RankAtHang(Struct, frozen=True, kw_only=True):
 
 
 class EnteredSide(Struct, frozen=True, kw_only=True):
-    """What some ranks entered at the place of a group at which others entered something else.
+    """What some ranks entered at a place in a group's sequence where others entered another operation.
 
-    ``sizes`` are those of the input, and of the output if the inputs are equal. ``location``: where the first
-    of the ranks entered it.
+    ``sizes`` are the input sizes, with the output sizes if the inputs are equal. ``location``: where the
+    first of the ranks entered it.
     """
 
     ranks: tuple[int, ...]
@@ -174,7 +174,7 @@ class EnteredSide(Struct, frozen=True, kw_only=True):
 
 
 class Wait(Struct, frozen=True, kw_only=True):
-    """Ranks that wait for other ranks, in one operation (its number in ``Hang.operations``)."""
+    """Ranks that wait for other ranks in one operation, given by its number in ``Hang.operations``."""
 
     operation: int
     ranks: tuple[int, ...]
@@ -184,13 +184,13 @@ class Wait(Struct, frozen=True, kw_only=True):
 class Hang(Struct, frozen=True, kw_only=True):
     """What a job waits for.
 
-    ``kind`` is None if it is not stuck. ``operations`` are in causal order: the first is the one that the
-    culprits hold up. ``culprits`` may be several; ``victims`` are all other ranks that wait. ``sides``: what
-    the ranks entered at the place at which they differ, what is usual first; empty if they do not.
-    ``is_swapped``: they entered the same operations in another order. ``waits`` has one entry per operation
-    and set of ranks. ``stall_ns``: how long nothing moved; None if unknown. ``ranks_missing``: ranks of the
-    job that left no dump, or no line in its logs; ``ranks_unread``: those whose dump was not read whole.
-    ``ranks``: what each rank did, by group. ``logs``: number of logs that this is known from; 0 for dumps.
+    ``kind`` is None if it is not stuck. ``operations`` are in causal order: the culprits block the first one.
+    ``culprits`` may be several; ``victims`` are all other ranks that wait. ``sides``: the operations that the
+    ranks entered where they differ, the most common first; empty if they do not differ. ``is_swapped``: they
+    entered the same operations in another order. ``waits`` has one entry per operation and set of ranks.
+    ``stall_ns``: time without progress; None if unknown. ``ranks_missing``: ranks of the job that left no
+    dump, or no line in its logs; ``ranks_unread``: ranks whose dump was not read completely. ``ranks``: what
+    each rank did, by group. ``logs``: number of logs used; 0 for dumps.
     """
 
     status: HangStatus
@@ -211,7 +211,7 @@ class Hang(Struct, frozen=True, kw_only=True):
 
 
 def is_stuck(hang: Hang | None) -> TypeGuard[Hang]:
-    """Return True if a job waits for what will not come."""
+    """Return True if a job waits for something that will never happen."""
     return hang is not None and hang.status is HangStatus.STUCK
 
 
@@ -237,7 +237,7 @@ def _describe_members(operation: StuckOperation) -> str:
 def format_sizes(sizes: str, dtypes: str) -> str:
     """Return "[1024,8] Float" for the sizes of one tensor, "[8],[16] Float,Float" for several.
 
-    Sizes of an output follow those of the input: "[8] -> [32] Float".
+    Output sizes follow the input sizes: "[8] -> [32] Float".
     """
     sides = (side[1:-1] if side.startswith("[[") else side for side in sizes.split(" -> "))
     return " ".join(part for part in (" -> ".join(sides), dtypes) if part)
@@ -250,9 +250,9 @@ def name_operation(operation: StuckOperation) -> str:
 
 
 def describe_last(culprit: RankAtHang) -> str:
-    """Return the last that it entered, "all_reduce #11 of GROUP at train.py:42 in step"; empty if unknown.
+    """Return its last operation, "all_reduce #11 of GROUP at train.py:42 in step"; empty if unknown.
 
-    The line is left out if the rank is still at it.
+    The line is omitted if the rank is still there.
     """
     if culprit.last_sequence is None:
         return ""
@@ -280,7 +280,7 @@ def format_line(location: SourceLocation | None) -> str:
 
 
 def name_missing_evidence(hang: Hang) -> str:
-    """Return what would tell more than the logs do; empty if they show all members, or there are none."""
+    """Return what would show more than the logs; empty if the logs show all members or there are no logs."""
     is_told = hang.kind not in (HangClass.RANK_MISSING, HangClass.CANNOT_TELL)
     if not hang.logs or (is_told and hang.operations and hang.operations[0].size is not None):
         return ""
@@ -295,8 +295,9 @@ def name_missing_evidence(hang: Hang) -> str:
 class WaitingRanks(Struct, frozen=True, kw_only=True):
     """Ranks that wait for the same ranks.
 
-    ``operations``: numbers in ``Hang.operations`` of all that they wait in, the cause first. ``causes``: the
-    culprits among those that they wait for. ``for_ranks`` is empty if all members are in the operation.
+    ``operations``: numbers in ``Hang.operations`` of all operations that they wait in, the cause first.
+    ``causes``: the culprits among the ranks that they wait for. ``for_ranks`` is empty if all members are in
+    the operation.
     """
 
     ranks: tuple[int, ...]
@@ -306,7 +307,7 @@ class WaitingRanks(Struct, frozen=True, kw_only=True):
 
 
 def group_waits(hang: Hang) -> tuple[WaitingRanks, ...]:
-    """Return one entry per set of waiting ranks and ranks waited for: the causes first, then by size."""
+    """Return one entry per set of waiting ranks and awaited ranks: the causes first, then by size."""
     accused = {culprit.rank for culprit in hang.culprits}
     numbers: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
     for wait in hang.waits:
@@ -324,20 +325,20 @@ def group_waits(hang: Hang) -> tuple[WaitingRanks, ...]:
 
 
 def are_all_in(hang: Hang, wait: WaitingRanks) -> bool:
-    """Return True if all members of an operation that nobody is late for are known to be in it."""
+    """Return True if no rank is late for an operation and all its members are known to be in it."""
     operation = hang.operations[wait.operations[0]]
     return not wait.for_ranks and operation.size is not None and len(operation.entered) == operation.size
 
 
 def name_cause(hang: Hang) -> str:
-    """Return what marks the ranks that everything waits for: nobody is accused for a dump that is missing."""
+    """Return the mark of the ranks that everything waits for: a missing dump is not blamed on a rank."""
     if hang.kind is not HangClass.RANK_MISSING or any(each.exit_code is not None for each in hang.culprits):
         return "cause"
     return "no line" if hang.logs else "no dump"
 
 
 def mark_cause(hang: Hang, wait: WaitingRanks) -> str:
-    """Return "cause", or "cause: 8" if others are waited for too; empty if no culprit is among them."""
+    """Return "cause", or "cause: 8" if other ranks are awaited too; empty without a culprit."""
     if not wait.causes or wait.causes == wait.for_ranks:
         return name_cause(hang) if wait.causes else ""
     numbers = name_ranks(wait.causes, MAX_RANKS).removeprefix("ranks ").removeprefix("rank ")
@@ -349,7 +350,7 @@ class RankState(StrEnum):
 
     CAUSE = "cause"
     WAITS = "waits"
-    #: It has not entered an operation in which others wait, has nothing pending, and is not the cause.
+    #: It has not entered an operation in which others wait, has none pending, and is not the cause.
     LATE = "late"
     NOTHING_PENDING = "nothing pending"
     NO_DUMP = "no dump"
@@ -358,7 +359,7 @@ class RankState(StrEnum):
 
 
 class RankStanding(Struct, frozen=True, kw_only=True):
-    """What a rank does; ``operation``: number in ``Hang.operations`` of the one it is in or late for."""
+    """What a rank does; ``operation``: number in ``Hang.operations`` of the one that it is in or late for."""
 
     rank: int
     state: RankState
@@ -366,7 +367,7 @@ class RankStanding(Struct, frozen=True, kw_only=True):
 
 
 def list_standings(hang: Hang, ranks: Iterable[int]) -> tuple[RankStanding, ...]:
-    """Return what each of these ranks, and each without a dump, does: the causes first, then by state."""
+    """Return the state of these ranks and of ranks without a dump: the causes first, then by state."""
     culprits = {culprit.rank: culprit.operation for culprit in hang.culprits}
     waiting: dict[int, int] = {}
     late: dict[int, int] = {}

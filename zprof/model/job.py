@@ -2,7 +2,7 @@
 
 Counts are in elements, sizes in integer bytes. ``None`` is unknown, and so is everything that depends on it.
 
-``PRESETS`` is what devices and their links usually give. Its memory is in units of 1e9 bytes, as in arXiv
+``PRESETS`` has typical figures of devices and their links. Its memory is in units of 1e9 bytes, as in arXiv
 1910.02054 ("32 GB" is 32e9 bytes); a device's allocator may have up to 7 % more. Peaks come from the vendor's
 data sheets (NVIDIA V100, A100, H100 SXM, H200), for dense 16-bit matrices and for fp32 without TF32. The
 fraction of the peak that compute reaches, bus bandwidths and latencies are typical values, not measurements
@@ -26,9 +26,9 @@ class Hardware(Struct, frozen=True, kw_only=True):
 
     ``memory_bytes``: memory of one device. ``flops_per_s``: dense 16-bit matrix peak; ``fp32_flops_per_s``:
     32-bit matrix peak without TF32; if it is None, the time of fp32 jobs is unknown. ``efficiency_ratio``:
-    share of the peak that compute reaches without waits. ``node_bytes_per_s``: total of all network cards of
-    a node, in one direction. ``intra_bytes_per_s``: bus bandwidth of collectives within a node.
-    Latencies are per hop of a ring. ``host_bytes_per_s``: between a device and its host memory.
+    share of the peak that compute reaches, without waits. ``node_bytes_per_s``: total of all network cards of
+    a node, in one direction. ``intra_bytes_per_s``: bus bandwidth of collectives within a node. Latencies are
+    per hop of a ring. ``host_bytes_per_s``: between a device and its host memory.
     """
 
     name: str
@@ -83,21 +83,21 @@ class Shape(Struct, frozen=True, kw_only=True):
 
     @property
     def position_rows(self) -> int:
-        """Rows of the table of learned positions; rotary positions have none."""
+        """Rows of the position embedding table; 0 for rotary positions."""
         return self.context if self.block is None else 0
 
 
 class ModelUnit(Struct, frozen=True, kw_only=True):
-    """Module that is gathered and reduced as one: a block, or the rest of the model.
+    """Module that is gathered and reduced as a whole: a block, or the rest of the model.
 
     All figures are per model-parallel rank and per micro-batch. ``encloses``: the root, whose forward starts
-    before and ends after all others. ``saved_bytes``: bytes that the forward saves for the backward;
-    ``checkpoint_bytes``: bytes that it saves if the unit is recomputed. ``frozen_elements``: the part of
-    ``elements`` that is not trained. ``active_elements``: the part that a token is multiplied with, if there
-    are experts; None means all. ``largest_gradient_elements``: size of the largest gradient of one
-    parameter. ``early_gradient_elements``: an enclosing unit's gradients that are produced before all others.
-    ``forward_work_bytes``, ``backward_work_bytes``: maximum of additional temporary buffers.
-    ``forward_flop``: FLOPs of the forward.
+    before and ends after all others. ``saved_bytes``: bytes that the forward pass saves for the backward
+    pass; ``checkpoint_bytes``: bytes that it saves if the unit is recomputed. ``frozen_elements``: the part
+    of ``elements`` that is not trained. ``active_elements``: the part that a token is multiplied with, if
+    there are experts; None means all. ``largest_gradient_elements``: size of the largest gradient of one
+    parameter. ``early_gradient_elements``: gradients of an enclosing unit that are produced before all
+    others. ``forward_work_bytes``, ``backward_work_bytes``: maximum of additional temporary buffers.
+    ``forward_flop``: FLOPs of the forward pass.
     """
 
     name: str
@@ -162,10 +162,10 @@ class Batch(Struct, frozen=True, kw_only=True):
 class Residual(Struct, frozen=True, kw_only=True):
     """ZeRO-R (arXiv 1910.02054, section 6) and checkpointing.
 
-    ``checkpointing``: units keep only their input and are recomputed before their backward. ``partition``:
-    checkpoints are partitioned over the model-parallel ranks (Pa); ``offload``: they are also kept in host
-    memory (Pa+cpu). ``constant_buffer_elements``: the size of fused buffers (CB); None means the size of the
-    unit. ``defragment``: full gradients are kept in preallocated memory (MD).
+    ``checkpointing``: units keep only their input and are recomputed before their backward pass.
+    ``partition``: checkpoints are partitioned over the model-parallel ranks (Pa); ``offload``: they are also
+    kept in host memory (Pa+cpu). ``constant_buffer_elements``: the size of fused buffers (CB); None means the
+    size of the unit. ``defragment``: full gradients are kept in preallocated memory (MD).
     """
 
     checkpointing: bool = False
@@ -179,7 +179,7 @@ class Overlap(Struct, frozen=True, kw_only=True):
     """How communication overlaps with compute.
 
     ``prefetch``: units gathered ahead (stage 3). ``keep_last``: the last unit stays gathered from forward to
-    backward. ``reductions_in_flight``: number of reductions in flight before the backward waits for the
+    backward. ``reductions_in_flight``: number of reductions in flight before the backward pass waits for the
     oldest. ``alignment_elements``: a rank's shard of a unit is a multiple of it.
     """
 
@@ -201,7 +201,7 @@ class Backend(StrEnum):
 
 
 class Assumed(StrEnum):
-    """Part of a job that was not stated and has a usual value instead."""
+    """Part of a job that was not given and has a typical value instead."""
 
     SHAPE = "shape"
     MICRO_BATCH = "micro_batch"
@@ -215,7 +215,8 @@ class Job(Struct, frozen=True, kw_only=True):
     ``parameters``: of the entire model. ``units``: empty if the structure of the model is unknown; otherwise
     they sum to the parameters of one model-parallel rank. ``frozen_parameters``: the part of ``parameters``
     that is not trained and so needs neither gradients nor optimizer state. Without ``hardware``, no time is
-    predicted and it is unknown if the job fits. ``assumed``: parts with a usual value that nobody stated.
+    predicted and it is unknown if the job fits. ``assumed``: parts that were not given and have a typical
+    value.
     """
 
     name: str = ""
@@ -279,6 +280,6 @@ PRESETS: Mapping[str, Hardware] = {
 
 
 def find_machine(device_name: str) -> Hardware | None:
-    """Return the machine with a device of that name ("NVIDIA H100 80GB HBM3"), None if none is known."""
+    """Return the machine with the device of this name ("NVIDIA H100 80GB HBM3"), None if it is unknown."""
     words = _WORD.findall(device_name.lower())
     return next((PRESETS[word] for word in words if word in PRESETS), None)

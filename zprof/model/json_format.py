@@ -2,8 +2,8 @@
 
 Fields keep their declared order; mapping keys become strings and are sorted, ranks numerically. Infinity and
 NaN become null. In a schema, types, enumerations and nullability come from annotations, and class
-descriptions from docstrings. Numbers are described by the catalogue; if it lacks one, the unit comes from the
-name of the field (``_ns``, ``_bytes``). Objects stay open, and a field with a default may be missing.
+descriptions from docstrings. The catalogue describes numbers; for a number that it lacks, the unit comes from
+the field name (``_ns``, ``_bytes``). Objects stay open, and a field with a default may be missing.
 """
 
 import inspect
@@ -60,7 +60,7 @@ def _key_order(key: Any) -> tuple[int, int, str]:
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-#: Units in words; counts have none.
+#: Units in words; counts have no unit.
 _UNIT_WORDS = {
     Unit.BYTES_PER_S: "bytes per second",
     Unit.BYTES: "bytes",
@@ -68,7 +68,7 @@ _UNIT_WORDS = {
     Unit.RATIO: "ratio; 1 is 100 %",
 }
 _PARTS_PER_BILLION = "_ppb"
-#: JSON has no infinity and no NaN: such a number counts as unknown and is written as null.
+#: JSON has neither infinity nor NaN: such a number counts as unknown and is written as null.
 _SCALARS: dict[Any, Any] = {
     str: "string",
     bool: "boolean",
@@ -84,7 +84,7 @@ def make_json_schema(kind: type, *, title: str) -> Tree:
     """Return the schema of documents of type ``kind``; the field ``schema``, if any, is a constant.
 
     Raises:
-        TypeError: a field has a type that JSON cannot represent.
+        TypeError: A field has a type that JSON cannot represent.
     """
     known: dict[type, Tree] = {}
     root = _reference_schema(kind, known)
@@ -155,7 +155,7 @@ def _annotation_schema(hint: Any, known: dict[type, Tree], path: str) -> Tree:
 
 
 def _mapping_schema(key: Any, values: Tree, known: dict[type, Tree]) -> Tree:
-    """Return the schema of a mapping; its keys are strings: a rank as its number, an enum as its value."""
+    """Return the schema of a mapping. Keys are strings: a rank's number, an enum's value."""
     key_schemas = {int: {"pattern": "^-?[0-9]+$"}, str: {}}
     names = key_schemas[key] if key in key_schemas else _annotation_schema(key, known, "")
     return {"type": "object", **({"propertyNames": names} if names else {}), "additionalProperties": values}
@@ -167,7 +167,7 @@ def _definition_name(kind: type) -> str:
 
 
 def _describe_field(name: str, path: str) -> str:
-    """Return what the catalogue of numbers says about a field, else its unit."""
+    """Return the catalogue's description of a field, or else its unit."""
     from zprof.model.metrics import METRICS
 
     metric = METRICS.get(path)

@@ -15,11 +15,11 @@ from zprof.model.tenants import Tenant
 
 
 class GroupChange(Struct, frozen=True, kw_only=True):
-    """What one owner holds from one place of allocation at two peaks; ``a`` is what ``b`` is compared with.
+    """Bytes that one owner holds from one allocation site at two peaks; ``b`` is compared with ``a``.
 
-    Of two runs, ``a`` is the baseline; of two ranks, the smallest. ``where`` and ``operator`` as in an
+    Of two runs, ``a`` is the baseline; of two ranks, the smallest. ``where`` and ``operator`` are as in an
     allocation, from ``b`` if it has the group. ``before_history``: allocated before the histories start.
-    ``merged``: groups too small to list, of which no place is known.
+    ``merged``: groups too small to list, without a known allocation site.
     """
 
     tenant: str
@@ -42,8 +42,8 @@ class GroupChange(Struct, frozen=True, kw_only=True):
 class RankSpread(Struct, frozen=True, kw_only=True):
     """Largest peak minus smallest, by tenant (including ``untagged``); the deltas sum to the difference.
 
-    ``groups``: of snapshots, the same by owner and place of allocation, the largest difference first;
-    ``a`` is the smallest rank.
+    ``groups``: for snapshots, the same by owner and allocation site, the largest difference first; ``a`` is
+    the smallest rank.
     """
 
     largest_rank: int
@@ -55,9 +55,9 @@ class RankSpread(Struct, frozen=True, kw_only=True):
 
 
 class StackNodeKind(StrEnum):
-    """What a node of the tree of stacks stands for.
+    """Kind of a node in the stack tree.
 
-    Frames; everything; several branches too small to show; blocks from before the history; blocks without a
+    Frames; the root; several branches too small to show; blocks from before the history; blocks without a
     stack.
     """
 
@@ -69,11 +69,11 @@ class StackNodeKind(StrEnum):
 
 
 class StackNode(Struct, frozen=True, kw_only=True):
-    """One node of the tree of the stacks that are live at a rank's peak; ``parent`` is its caller.
+    """One node of the tree of stacks of live memory at a rank's peak; ``parent`` is its caller.
 
     ``parent`` is a position in the tree, -1 for the root. ``bytes`` and ``blocks`` include everything below.
-    ``tenant`` owns most of the bytes. Frames that call nothing else form one node: ``chain`` has them all,
-    outermost first, and ``frame`` is the one to show; ``operator`` is what the innermost of them called.
+    ``tenant`` owns most of the bytes. Frames with a single callee form one node: ``chain`` has all frames,
+    outermost first, and ``frame`` is the frame to show; ``operator`` is what the innermost frame called.
     ``branches``: number of merged branches.
     """
 
@@ -97,10 +97,10 @@ class StackTree(Struct, frozen=True, kw_only=True):
 
 
 class WindowKind(StrEnum):
-    """What an allocator's history shows of a program.
+    """What an allocator's history contains of a program.
 
-    Steps with a backward; an optimizer alone; a forward that keeps its tensors for a backward; one that does
-    not; nothing that can be told.
+    Steps with a backward pass; an optimizer alone; a forward pass that keeps its tensors for a backward pass;
+    a forward pass that does not; unknown.
     """
 
     TRAINING = "training"
@@ -113,7 +113,7 @@ class WindowKind(StrEnum):
 class HistoryWindow(Struct, frozen=True, kw_only=True):
     """The steps in one rank's history: ``steps`` optimizer steps with ``micro_batches`` backward passes each.
 
-    ``micro_batches`` is None if no whole step is in it.
+    ``micro_batches`` is None if the history contains no complete step.
     """
 
     rank: int
@@ -123,7 +123,7 @@ class HistoryWindow(Struct, frozen=True, kw_only=True):
 
 
 class Basis(StrEnum):
-    """Basis of a byte's tenant: a hook or tag, its stack and lifetime, only its size, or nothing."""
+    """Basis of a byte's attribution: a hook or tag, its stack and lifetime, only its size, or nothing."""
 
     TAGGED = "tagged"
     RULE = "rule"
@@ -148,7 +148,7 @@ class StateFormula(Struct, frozen=True, kw_only=True):
 class MemoryPart(Struct, frozen=True, kw_only=True):
     """Bytes of one kind within a tenant at the peak; ``sub`` is gathered_param, saved, master, …
 
-    Of an imported history also the number of blocks, and why they are attributed so: ``reason`` is the name
+    Imported histories also have the number of blocks and the basis of the attribution: ``reason`` is the name
     of the rule, ``confidence`` is high only if no other owner is possible.
     """
 
@@ -165,13 +165,13 @@ class RankMemory(Struct, frozen=True, kw_only=True):
     """Live bytes of one rank at its allocated peak: the tenants and ``untagged_bytes`` sum to it.
 
     ``parts`` splits the same bytes by kind. ``basis_bytes`` gives the basis of the tenants and also sums to
-    the peak; if it is not all ``tagged``, an output that shows the split must mark it. ``upper_bound`` is
+    the peak; unless all bytes are ``tagged``, an output that shows the split must mark it. ``upper_bound`` is
     true if frees may have been missed, so that the actual peak can be lower; ``lower_bound`` if allocations
     may have been missed, so that it can be higher. Both can be true. ``unknown``: tenants whose 0 is not a
-    measurement, because nothing in the history was attributed to them. ``tenant_peaks``: what each tenant
-    (and ``untagged``) holds at its own maximum in the window; these do not sum to anything.
-    ``program_buffers_peak_bytes``: that of the communication buffers without the collective backend's own
-    copies.
+    measurement, because nothing in the history was attributed to them. ``tenant_peaks``: the own maximum of
+    each tenant (and ``untagged``) in the window; these have no meaningful sum.
+    ``program_buffers_peak_bytes``: the maximum of the communication buffers without the collective backend's
+    own copies.
     """
 
     rank: int
@@ -204,18 +204,18 @@ class RankMemory(Struct, frozen=True, kw_only=True):
         return {}
 
     def is_unknown(self, tenant: Tenant) -> bool:
-        """Return True if no block was attributed to a tenant at any time, and no tag could have said so."""
+        """Return True if no block was ever attributed to a tenant, and no tag could attribute one."""
         return tenant in self.unknown
 
 
 class Allocation(Struct, frozen=True, kw_only=True):
     """One of the largest live allocations at a rank's peak; ``stack`` is innermost first.
 
-    In a snapshot, the live blocks of one owner that were allocated at one place form one entry: ``bytes`` is
-    the size of the largest, ``smallest_bytes`` of the smallest, ``count`` their number, ``total_bytes`` their
-    sum (None for a single allocation). ``where`` is the frame of the user's code, ``operator`` what it
-    called. ``before``: allocated before the history started, where no stack is known. ``groups`` > 1: that
-    many smaller entries of a tenant, merged. All entries of a rank of a snapshot sum to its peak.
+    In a snapshot, the live blocks of one owner and one allocation site form one entry: ``bytes`` is the size
+    of the largest, ``smallest_bytes`` of the smallest, ``count`` their number, ``total_bytes`` their sum
+    (None for a single allocation). ``where`` is the frame of the user's code, ``operator`` what it called.
+    ``before``: allocated before the history started, so the stack is unknown. ``groups`` > 1: that many
+    smaller entries of a tenant, merged. All entries of a rank of a snapshot sum to its peak.
     """
 
     rank: int
@@ -244,10 +244,10 @@ class Allocation(Struct, frozen=True, kw_only=True):
 class PeakGrowth(Struct, frozen=True, kw_only=True):
     """How the live memory of one rank grew to its peak.
 
-    ``start_ns`` is the last time before the peak at which little more than the least memory was live, and
-    ``peak_ns`` that of the peak, both from the start of the history. ``grown_bytes`` is by tenant, including
-    ``untagged``, and sums to the peak minus ``start_bytes``. ``largest``: groups allocated since, largest
-    first.
+    ``start_ns`` is the last time before the peak at which little more than the minimum was live, and
+    ``peak_ns`` the time of the peak, both from the start of the history. ``grown_bytes`` is by tenant,
+    including ``untagged``, and sums to the peak minus ``start_bytes``. ``largest``: groups allocated since,
+    largest first.
     """
 
     rank: int
@@ -284,7 +284,7 @@ class ModulePeak(Struct, frozen=True, kw_only=True):
     at_rank_peak_bytes: int
 
 
-#: ``cause`` of a check whose difference no known cause predicts.
+#: ``cause`` of a check if no known cause predicts the difference.
 NOT_EXPLAINED = "not explained"
 
 
@@ -316,8 +316,8 @@ class DeviceMemory(Struct, frozen=True, kw_only=True):
     ``rounding_bytes`` the excess of blocks over the requested size. ``awaiting_free_bytes``: freed blocks
     that a stream still uses. ``split_bytes``: free parts of segments in use. ``free_segments_bytes``:
     segments that are entirely free. ``private_pools_bytes``: free memory of graph pools.
-    ``collectives_bytes`` is the growth of the process outside the allocator at the first collective of each
-    group, ``context_bytes`` the remainder outside the allocator. ``apart_ns``: time between the moment and
+    ``collectives_bytes`` is the growth of the process outside of the allocator at the first collective of
+    each group, ``context_bytes`` the rest outside of the allocator. ``apart_ns``: time between the moment and
     the device sample.
     """
 

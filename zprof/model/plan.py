@@ -1,6 +1,6 @@
 """Define the plan of a job and the prediction of a change: memory, traffic per link, ledger, sensitivity.
 
-Every predicted figure refers to the assumption that it is based on. Schema ``zprof.plan/1``.
+Every predicted figure refers to its assumption. Schema ``zprof.plan/1``.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from zprof.model.tenants import Tenant
 class Assumption(Struct, frozen=True, kw_only=True):
     """Formula of a predicted figure, in words and symbols, with its source.
 
-    ``deviation``: how and why it differs from the paper; empty if it does not differ.
+    ``deviation``: how and why it differs from the paper; empty if it does not.
     """
 
     formula: str
@@ -111,8 +111,8 @@ class Outlook(Struct, frozen=True, kw_only=True):
     """Predicted effect of single changes to a run, and the calibration of the model.
 
     ``assumptions``: by the keys in predicted figures. ``calibration`` is None if the time of the run could
-    not be modelled; ``gaps`` have the reasons. ``is_window``: the times are those of one interval, because
-    the run has no step marks.
+    not be modelled; ``gaps`` have the reasons. ``is_window``: the times cover one interval, because the run
+    has no step marks.
     """
 
     predictions: tuple[Prediction, ...] = ()
@@ -123,12 +123,12 @@ class Outlook(Struct, frozen=True, kw_only=True):
 
     @property
     def period(self) -> str:
-        """What the times are of."""
+        """The period of the times."""
         return "window" if self.is_window else "step"
 
 
 class SensitivityPoint(Struct, frozen=True, kw_only=True):
-    """One step of ZeRO-3 under other conditions; everything else is as in the job.
+    """One ZeRO-3 step under other conditions; everything else is as in the job.
 
     ``bandwidth_ratio``: relative to the bandwidth of the data-parallel group, the minimum of the bus within a
     node and the node's network cards. ``latency_ns``: per hop between nodes. ``tokens``: per device and
@@ -150,7 +150,7 @@ class BreakEven(Struct, frozen=True, kw_only=True):
     """Tokens per device and micro-batch above which compute hides the communication of ZeRO-3.
 
     ``bandwidth_ratio``: as in :class:`SensitivityPoint`. ``forward_tokens``, ``backward_tokens``: for each
-    pass, without latency. ``holds_from_tokens``: from this number on, the entire step keeps ``kept_ratio`` of
+    pass, without latency. ``holds_from_tokens``: from this number, the entire step keeps ``kept_ratio`` of
     its speed, including latency.
     """
 
@@ -271,7 +271,7 @@ PIPELINES = frozenset({Scheme.GPIPE, Scheme.PIPEDREAM})
 
 
 def get_zero_stage(scheme: Scheme) -> int:
-    """Return the ZeRO stage of a scheme; 0 for the alternatives to ZeRO, which shard nothing."""
+    """Return the ZeRO stage of a scheme; 0 for alternatives to ZeRO, which shard nothing."""
     return ZERO_STAGES.get(scheme, 0)
 
 
@@ -344,11 +344,11 @@ class PlanRow(Struct, frozen=True, kw_only=True):
     None if the peak or the device is unknown. ``tight``: it fits, but leaves little for memory that no plan
     includes: the CUDA context, buffers of the communication library, fragmentation. ``largest_parameters``:
     the largest model that fits with the job's width or with its number of layers, whichever is larger; an
-    upper bound if the peak is not fully known, based only on the states if only they are known; None without
-    hardware. ``peak_at``: the moment of the step. ``micro_batches``: per replica and step; the global batch
-    is the same in all schemes, up to the rounding to complete micro-batches. ``assumed``: own
-    leaves that rest on parts of the job that were not stated (``Job.assumed``); terms and tenants rest on
-    what ``peak_bytes`` rests on.
+    upper bound if the peak is not fully known, based only on the states if nothing else is known; None
+    without hardware. ``peak_at``: the moment of the step. ``micro_batches``: per replica and step; the global
+    batch is the same in all schemes, up to the rounding to complete micro-batches. ``assumed``: own leaves
+    based on parts of the job that were not given (``Job.assumed``); terms and tenants have the same basis as
+    ``peak_bytes``.
     """
 
     scheme: Scheme

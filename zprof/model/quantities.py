@@ -1,4 +1,4 @@
-"""Define a number of the report: its unit, its bound, its path, and its entry in the catalogue of numbers."""
+"""Define the numbers of the report: unit, bound, path, and catalogue entry."""
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
@@ -10,9 +10,9 @@ from msgspec import Struct
 from zprof.base.formatting import format_bytes, format_ms, format_ns, format_percent, format_psi, format_rate
 from zprof.model.tenants import Tenant
 
-#: Index of a path part that stands for every entry of a list or mapping; its text is ``[*]``.
+#: Index that stands for every entry of a list or mapping; its text is ``[*]``.
 EVERY: Final = -1
-#: How an unknown number is shown on a screen.
+#: Text of an unknown number on a screen.
 UNKNOWN = "unknown"
 
 
@@ -29,27 +29,27 @@ class Path(Struct, frozen=True, dict=True):
 
     @cached_property
     def pattern(self) -> str:
-        """The path without its indices, as the catalogue has it: ``time.per_rank[].wall_ns``."""
+        """The path without its indices, as in the catalogue: ``time.per_rank[].wall_ns``."""
         return "".join(f".{part}" if isinstance(part, str) else "[]" for part in self.parts).removeprefix(".")
 
     @property
     def name(self) -> str:
-        """The name of the field or key at the end, before any index."""
+        """The name of the last field or key, without indices."""
         return next((part for part in reversed(self.parts) if isinstance(part, str)), "")
 
     @property
     def parent(self) -> "Path":
-        """The path of the record that has the field at the end: ``time.per_rank[3]``."""
+        """The path of the record that has the last field: ``time.per_rank[3]``."""
         last_name = max((at for at, part in enumerate(self.parts) if isinstance(part, str)), default=0)
         return Path(self.parts[:last_name])
 
     @property
     def indices(self) -> tuple[int, ...]:
-        """The indices on the way, in order."""
+        """The indices of the path, in order."""
         return tuple(part for part in self.parts if isinstance(part, int))
 
     def at(self, index: int) -> "Path":
-        """Return the path with an index in place of ``EVERY``."""
+        """Return the path with an index instead of ``EVERY``."""
         return Path(tuple(index if part == EVERY else part for part in self.parts))
 
     def starts_with(self, *names: str) -> bool:
@@ -61,7 +61,7 @@ def parse_path(text: str) -> Path:
     """Parse ``time.per_rank[3].wall_ns``; ``[*]`` and ``[]`` stand for every entry.
 
     Raises:
-        ValueError: an index is not a number.
+        ValueError: An index is not a number.
     """
     parts: list[str | int] = []
     for piece in text.split("."):
@@ -92,7 +92,7 @@ class Bound(StrEnum):
     UNKNOWN = "unknown"
 
 
-#: Bounds by name of the field; fields that are not named are exact.
+#: Bounds by field name; other fields are exact.
 Bounds = Mapping[str, Bound]
 
 
@@ -111,14 +111,14 @@ class Aggregation(StrEnum):
 
 
 class Scale(Struct, frozen=True, kw_only=True):
-    """A common unit of the numbers of a table: its factor, and its name, which the header shows."""
+    """A common unit of the numbers in a table: its factor, and its name for the header."""
 
     factor: float
     unit: str
 
 
 class _Reading(Struct, frozen=True):
-    """The two fields of a value that need no name."""
+    """The two positional fields of a value."""
 
     number: float | None
     unit: Unit
@@ -127,10 +127,10 @@ class _Reading(Struct, frozen=True):
 class Value(_Reading, frozen=True, kw_only=True):
     """A number as shown; None is unknown.
 
-    ``leaves`` are its paths in the report, and ``how`` says how they combine; of a range, the number is the
-    upper end and ``low`` the lower. ``signed``: a change, shown with its sign. ``in_ms``: it is shown in a
-    column headed ``ms``, ``scale``: in its unit. ``is_estimate``: predicted, assumed, or inferred from sizes
-    alone.
+    ``leaves`` are its paths in the report, and ``how`` is their aggregation. For a range, the number is the
+    upper end and ``low`` the lower end. ``signed``: a change, shown with its sign. ``in_ms``: shown in a
+    column headed ``ms``; ``scale``: shown in the column's unit. ``is_estimate``: predicted, assumed, or
+    inferred from sizes alone.
     """
 
     leaves: tuple[Path, ...] = ()
@@ -144,27 +144,27 @@ class Value(_Reading, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The number as a screen shows it."""
+        """The number as shown on a screen."""
         return format_value(self)
 
 
 #: Sign in front of an estimate.
 ESTIMATE_SIGN = "~"
-#: Signs in front of a number that is not exact.
+#: Signs in front of a bound.
 BOUND_SIGNS: Mapping[Bound, str] = {
     Bound.EXACT: "",
     Bound.AT_LEAST: "≥ ",
     Bound.AT_MOST: "≤ ",
     Bound.UNKNOWN: "≈ ",
 }
-#: The same in words, for sentences.
+#: The same signs in words, for sentences.
 BOUND_WORDS: Mapping[Bound, str] = {
     Bound.EXACT: "",
     Bound.AT_LEAST: "at least ",
     Bound.AT_MOST: "at most ",
     Bound.UNKNOWN: "about ",
 }
-#: Counts from here on are shown without a fraction.
+#: Counts from this value are shown without a fraction.
 _MIN_INTEGER_COUNT = 9999.5
 _FORMATTERS: Mapping[Unit, Callable[[float], str]] = {
     Unit.NS: format_ns,
@@ -226,7 +226,7 @@ def format_signed(change: float, unit: Unit) -> str:
 
 
 def combine_bounds(bounds: Iterable[Bound]) -> Bound:
-    """Return the bound of a number computed from several, each of which it grows with."""
+    """Return the bound of a number that grows with each of several bounded numbers."""
     kinds = set(bounds) - {Bound.EXACT}
     if len(kinds) > 1:
         return Bound.UNKNOWN
@@ -238,14 +238,14 @@ def negate_bound(bound: Bound) -> Bound:
     return {Bound.AT_LEAST: Bound.AT_MOST, Bound.AT_MOST: Bound.AT_LEAST}.get(bound, bound)
 
 
-#: Unit by the suffix of a name; the longest suffix comes first.
+#: Unit by the suffix of a name, longest suffix first.
 _SUFFIXES = (
     ("_bytes_per_s", Unit.BYTES_PER_S),
     ("_ns", Unit.NS),
     ("_bytes", Unit.BYTES),
     ("_ratio", Unit.RATIO),
 )
-#: Mappings keyed by tenant hold bytes; these names are their own unit.
+#: Mappings keyed by tenant hold bytes; each of these names is its own unit.
 _UNITS: Mapping[str, Unit] = {
     "bytes": Unit.BYTES,
     "ns": Unit.NS,
@@ -264,12 +264,12 @@ class Better(StrEnum):
 
 
 class Metric(Struct, frozen=True, kw_only=True):
-    """A number of the report that a person reads.
+    """A number of the report that users read.
 
-    ``path``: its leaf in the report, with ``[]`` in place of indices. ``help``: what it is, in one or a few
-    sentences. ``inputs``: the leaves that it is computed from, in the notation of :func:`resolve_input`.
+    ``path``: its leaf in the report, with ``[]`` instead of indices. ``help``: what it is, in a few
+    sentences. ``inputs``: the leaves from which it is computed, in the notation of :func:`resolve_input`.
     ``has_interval``: False for a median, fit, sample or rate, whose changes cannot be told from noise.
-    ``own_unit``: the unit if the name of the leaf does not end in it.
+    ``own_unit``: the unit if the leaf's name does not end in a unit.
     """
 
     path: str
@@ -283,7 +283,7 @@ class Metric(Struct, frozen=True, kw_only=True):
 
     @property
     def unit(self) -> Unit:
-        """Its own unit, if given, else the one in which the name of the leaf ends."""
+        """Its own unit if given, else the unit at the end of the leaf's name."""
         return self.own_unit or find_unit(parse_path(self.path).name)
 
 

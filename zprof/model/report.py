@@ -46,7 +46,7 @@ class StreamIdle(Struct, frozen=True, kw_only=True):
 
 
 class RankOpinion(Struct, frozen=True, kw_only=True):
-    """Figures of one rank; None if the other program reported none, in which case a gap has its message."""
+    """Figures of one rank; None if the other program reported none; a gap then has its message."""
 
     rank: int
     critical_path: HtaCriticalPath | None
@@ -88,7 +88,7 @@ class VerifiedFigure(Struct, frozen=True, kw_only=True):
 
 
 class RankVerification(Struct, frozen=True, kw_only=True):
-    """Comparison of one rank; ``reasons`` explain the differences, as far as they are known."""
+    """Comparison of one rank; ``reasons`` explain the differences if known."""
 
     rank: int
     device_rows: int
@@ -147,7 +147,7 @@ WORK_SIZES = frozenset({"tokens_per_step", "samples_per_step"})
 class Difference(Struct, frozen=True, kw_only=True):
     """A setting that differs between the two jobs and may therefore explain why a figure differs.
 
-    ``a`` and ``b`` are texts; a setting that is known for only one run is omitted.
+    ``a`` and ``b`` are strings; a setting that is known for only one run is omitted.
     """
 
     key: str
@@ -168,7 +168,7 @@ class VerdictStatus(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
-#: Fraction of the expected bytes; padding, gradient norms and losses add less.
+#: Maximum excess over the expected bytes; padding, gradient norms and losses add less.
 _VOLUME_TOLERANCE_RATIO = 0.1
 
 
@@ -184,7 +184,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 
     ``modelled`` lists what was simulated in the run (a link, compute time), so that outputs mark simulated
     figures. ``steps`` are the steps of the time window, ``memory_steps`` the steps of the memory window.
-    ``settings`` are the engine's options as far as they were read from it.
+    ``settings`` are the engine options that could be read.
     """
 
     name: str
@@ -202,7 +202,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def is_of_logs(self) -> bool:
-        """Return True if only logs of a stuck job were read: how many ranks it has they seldom state."""
+        """Return True if only logs of a stuck job were read: they seldom contain its number of ranks."""
         return self.source == "flight_recorder" and not self.ranks_loaded
 
 
@@ -210,8 +210,8 @@ class Volume(Struct, frozen=True, kw_only=True):
     """Bytes that a rank moves per step, checked against the ZeRO formula of its stage.
 
     The formula gives 2, 2, 2 and 3 times the parameters for stages 0 to 3. ``parameter_bytes``: all
-    parameters once, at their size on the wire, padding included. ``engine_bytes``: what the engine's own
-    scheme moves with its settings, None if that is not known to differ from the formula.
+    parameters once, at their size on the wire, padding included. ``engine_bytes``: bytes that the engine's
+    own scheme moves with its settings, None if it is not known to differ from the formula.
     """
 
     expected_bytes: int
@@ -222,8 +222,8 @@ class Volume(Struct, frozen=True, kw_only=True):
 
     @property
     def exceeds_scheme(self) -> bool:
-        """Return True if more bytes were moved than padding, norms and losses can add to what is expected:
-        the engine's own scheme, or the formula.
+        """Return True if padding, norms and losses cannot explain the bytes above the engine's scheme or the
+        formula.
         """
         expected = self.expected_bytes if self.engine_bytes is None else self.engine_bytes
         return self.seen_bytes > (1 + _VOLUME_TOLERANCE_RATIO) * expected
@@ -245,11 +245,11 @@ class Comparison(Struct, frozen=True, kw_only=True):
     for a tenant that is unknown on a rank of either run. If a run has no timed step, ``step_time`` is None
     and ``ledger_delta`` is empty. The ``baseline_*`` fields are leaves of the baseline's report.
     ``equal_work`` is None unless the work per step of both runs is known. ``differences`` lists other
-    differences between the jobs, apart from the change under test. ``groups``: of two snapshots, what each
-    owner allocated where, on the rank with the largest peak, largest change first; their deltas sum to the
-    difference of the two peaks. ``group_phases``: the phases of those two peaks, the baseline's first; empty
-    if unknown. ``unclaimed_ns``: by ledger term, how much it grew beyond what the findings claim; empty if
-    the step is not longer.
+    differences between the jobs, apart from the change under test. ``groups``: for two snapshots, the bytes
+    by owner and allocation site, on the rank with the largest peak, largest change first; their deltas sum to
+    the difference of the two peaks. ``group_phases``: the phases of those two peaks, the baseline's first;
+    empty if unknown. ``unclaimed_ns``: by ledger term, the growth beyond the findings' claims; empty if the
+    step is not longer.
     """
 
     baseline: str
@@ -272,8 +272,8 @@ class Report(Struct, frozen=True, kw_only=True):
     ``unclaimed``: lost time per mean step that no finding explains, by ledger term, on one rank so that the
     terms add up. ``unclaimed_rank`` is that rank, the one with the largest unexplained loss. ``outlook``:
     predicted effect of single changes; None if it was not requested or nothing is predicted. ``hang``: what a
-    stuck job waits for; None if the run has no flight recorder. ``endings``: how the ranks of a job ended
-    that failed, the first one first.
+    stuck job waits for; None if the run has no flight recorder. ``endings``: how the ranks of a failed job
+    ended, the first end first.
     """
 
     schema: str = REPORT_SCHEMA

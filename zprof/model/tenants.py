@@ -18,7 +18,7 @@ class Tenant(StrEnum):
     COMMUNICATION_BUFFERS = "communication_buffers"
 
 
-#: Strongest claim first. A gathered parameter counts as a communication buffer because collectors give it no
+#: Strongest claim first. A gathered parameter counts as a communication buffer: collectors give it no
 #: parameter role, so ``parameters`` follows the ZeRO formula of the stage exactly.
 PRECEDENCE: tuple[Tenant, ...] = (
     Tenant.PARAMETERS,
@@ -32,11 +32,11 @@ PRECEDENCE: tuple[Tenant, ...] = (
 #: Order in which tenants are displayed.
 DISPLAY_ORDER: tuple[Tenant, ...] = tuple(Tenant)
 
-#: Name of the bytes that belong to no tenant.
+#: Name of the bytes without a tenant.
 UNTAGGED_NAME = "untagged"
 #: Kind of communication buffers: copies that the collective backend (gloo) makes for itself.
 BACKEND_SCRATCH = "backend_scratch"
-#: Kind of temporary buffers: what an operator allocates for itself and returns to nobody.
+#: Kind of temporary buffers: memory that an operator allocates and does not return.
 OPERATOR_WORKSPACE = "op_workspace"
 #: Kind of activations and temporary buffers: copies of weights in another type, made by autocast.
 WEIGHT_COPY = "weight_copy"

@@ -19,7 +19,7 @@ LEDGER_TERMS = (
     "idle_ns",
     "unexplained_ns",
 )
-#: Their names, in the order in which they are shown.
+#: Their names in display order.
 LEDGER_NAMES: Mapping[str, str] = {
     "compute_ns": "compute",
     "exposed_transfer_ns": "exposed transfer",
@@ -28,12 +28,12 @@ LEDGER_NAMES: Mapping[str, str] = {
     "idle_ns": "idle",
     "unexplained_ns": "unexplained",
 }
-#: What a figure is a total of.
+#: What a figure totals.
 PER_STEP, IN_WINDOW = "per step", "in the window"
 
 
 class BasisWords(Struct, frozen=True, kw_only=True):
-    """How a sentence names what its figures are totals of."""
+    """Words for what the figures of a sentence total."""
 
     per_step: str
     of_each_step: str
@@ -107,7 +107,7 @@ class RankTime(Struct, frozen=True, kw_only=True):
     transfer an upper bound. ``overlap_ratio`` is None if the rank ran no collective. ``method`` is the name
     of the method that determined exposure; a term below ``noise_floor_ns`` is not significant.
     ``upper_bound`` is true if the exposed terms are upper bounds because not every wait was recorded.
-    ``bounds``: the fields that are bounds, as the outputs mark them.
+    ``bounds``: the fields that are bounds; outputs mark them.
     """
 
     rank: int
@@ -143,7 +143,7 @@ def bound_over_ranks(ranks: Sequence[RankTime], term: str) -> Bound:
 
 
 def has_unsplit_wait(ranks: Sequence[RankTime]) -> bool:
-    """Return True if some rank's wait and transfer could not be told apart, so that they are bounds."""
+    """Return True if the wait and transfer of some rank could not be separated, so they are bounds."""
     return any(rank.bounds.get("exposed_wait_ns") in (Bound.AT_LEAST, Bound.UNKNOWN) for rank in ranks)
 
 
@@ -185,8 +185,8 @@ class CollectiveTime(Struct, frozen=True, kw_only=True):
     counts full tensors (the gathered size). If ``bound`` is true, ranks are missing: waits are lower bounds
     and transfers upper bounds, as noted in ``method``. ``exposed_ns`` is exposed_wait + exposed_transfer,
     split at the arrival of the last rank. ``tail_ns``: median time from a rank's end to the last end.
-    Bandwidths are computed from the intrinsic time (last start to first end), in bytes per second, and are
-    None if that is below the resolution of the clocks.
+    Bandwidths are computed from the intrinsic time (last start to first end), in bytes per second; they are
+    None if that time is below the resolution of the clocks.
     """
 
     kind: str
@@ -256,7 +256,7 @@ class UnitTime(Struct, frozen=True, kw_only=True):
 
     @property
     def exposed_ns(self) -> int:
-        """Return the exposed time, as ``CollectiveTime.exposed_ns`` is."""
+        """Return the exposed time, defined like ``CollectiveTime.exposed_ns``."""
         return self.exposed_wait_ns + self.exposed_transfer_ns
 
 
@@ -294,13 +294,13 @@ class Blame(Struct, frozen=True, kw_only=True):
     """Wait that a late rank caused on the other ranks, per step.
 
     ``exposed_wait_per_rank_ns`` is *wait caused*: exposed wait in collectives at which this rank arrived
-    last, as a mean over the ``waiting_ranks`` that waited for it. That is roughly what each waiting rank
-    would save without the delay; the sums ``wait_ns`` and ``exposed_wait_ns`` grow with the number of ranks.
-    ``wait_per_rank_ns`` is the same including wait hidden by compute. ``last_ratio``: share of this rank's
-    judged collectives (ties included) at which it arrived last by more than the clock uncertainty.
+    last, as a mean over the ``waiting_ranks`` that waited for it. This is roughly the time that each waiting
+    rank would save without the delay; the sums ``wait_ns`` and ``exposed_wait_ns`` grow with the number of
+    ranks. ``wait_per_rank_ns`` is the same including wait hidden by compute. ``last_ratio``: share of this
+    rank's judged collectives (ties included) at which it arrived last by more than the clock uncertainty.
     ``own_wait_ns``: its own exposed wait per step. ``reasons``: exposed wait summed over the waiting ranks,
-    by reason (values of :class:`LateReason`). ``origins``: the same by the rank where the delay started,
-    which other ranks may have passed on.
+    by reason (values of :class:`LateReason`). ``origins``: the same by the rank where the delay started;
+    other ranks may have passed it on.
     """
 
     rank: int
@@ -332,7 +332,7 @@ class WaitShares(Struct, frozen=True, kw_only=True):
 class StepLateness(Struct, frozen=True, kw_only=True):
     """How late a rank arrived at the collectives of a step: its start minus the first start of the group.
 
-    Mean and maximum over ``collectives``, the number of collectives in which every rank waits for all others.
+    Mean and maximum over the ``collectives`` (number) in which every rank waits for all others.
     Values below the clock uncertainty are not significant.
     """
 
@@ -379,10 +379,10 @@ class CriticalPath(Struct, frozen=True, kw_only=True):
 class Alignment(Struct, frozen=True, kw_only=True):
     """How the clocks of the ranks were aligned: local time minus offset is common time.
 
-    ``uncertainty_ns`` is that of the worst rank, ``rank_uncertainty_ns`` that of each rank. ``interval_ns``:
-    the lowest and highest offset that causality alone allows. ``drift_ppb``: clock rate of a rank relative to
-    the reference, for ranks where it could be measured. ``rungs``: matched collectives by how they were
-    matched. ``excluded``: ranks whose collectives fit no shift. ``shifts``: by how many collectives the order
+    ``uncertainty_ns`` is the uncertainty of the worst rank, ``rank_uncertainty_ns`` that of each rank.
+    ``interval_ns``: the lowest and highest offset that causality alone allows. ``drift_ppb``: clock rate of a
+    rank relative to the reference, if it could be measured. ``rungs``: matched collectives by matching
+    method. ``excluded``: ranks whose collectives fit no shift. ``shifts``: by how many collectives the order
     of a rank was shifted to make it fit.
     """
 
@@ -422,27 +422,27 @@ class Time(Struct, frozen=True, kw_only=True):
 
     @property
     def bounds_by_rank(self) -> Mapping[int, Bounds]:
-        """The terms of each rank that are bounds, in each of its steps as in their means."""
+        """The terms of each rank that are bounds, both in its steps and in their means."""
         return {entry.rank: entry.bounds for entry in self.per_rank}
 
     @property
     def is_whole(self) -> bool:
-        """Return True if its figures are those of one interval instead of a step."""
+        """Return True if its figures cover one interval instead of a step."""
         return self.window is not None and self.window.is_whole
 
     @property
     def words(self) -> BasisWords:
-        """How sentences name what its figures are totals of: steps, or the window if that is one interval."""
+        """Words for what its figures total: steps, or the window if that is one interval."""
         return _WINDOW_WORDS if self.is_whole else _STEP_WORDS
 
     @property
     def basis(self) -> str:
-        """What its figures are totals of: ``per step``, or ``in the window`` if that is one interval."""
+        """What its figures total: ``per step``, or ``in the window`` if that is one interval."""
         return self.words.per_step
 
     @property
     def total_name(self) -> str:
-        """The name of what the ledger's terms sum to."""
+        """The name of the sum of the ledger's terms."""
         return "total" if self.is_whole else "step"
 
 
@@ -454,7 +454,7 @@ def pick_rank_and_step(time: Time, rank: int | None = None) -> tuple[int, int] |
         rank: Pick the step of this rank.
 
     Returns:
-        None if no step of the rank, or of any, was timed.
+        None if no step of the rank, or of any rank, was timed.
     """
     ranks = [entry for entry in time.per_rank if rank is None or entry.rank == rank]
     worst = max(ranks, key=lambda entry: entry.wall_ns - entry.compute_ns, default=None)

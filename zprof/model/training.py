@@ -1,6 +1,6 @@
 """Define facts about a training program: phases of a step, engine, stage and the sizes for formulas.
 
-A recorder fills in what it can observe; an engine adds what it knows. ``None`` is unknown.
+A recorder fills in the facts that it can observe; an engine adds the others. ``None`` is unknown.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class Engine(StrEnum):
-    """What keeps the ranks of a program in step; other names than these come from the program itself."""
+    """The engine that synchronizes the ranks of a program; other names come from the program itself."""
 
     FSDP2 = "fsdp2"
     FSDP1 = "fsdp1"
@@ -33,7 +33,7 @@ ENGINE_TITLES: Mapping[Engine, str] = {
 
 
 class Framework(StrEnum):
-    """A framework that runs the training loop around an engine, and in which settings are made."""
+    """A framework that runs the training loop around an engine and holds its settings."""
 
     TRANSFORMERS = "transformers"
     ACCELERATE = "accelerate"
@@ -41,7 +41,7 @@ class Framework(StrEnum):
 
 
 class SettingEffect(StrEnum):
-    """What is remarkable about an option: why it changes nothing here, or that it slows what it measures."""
+    """Effect of an option: why it has no effect here, or that it slows what it measures."""
 
     NORMAL = "normal"
     NO_STREAMS = "no_streams"
@@ -52,7 +52,7 @@ class SettingEffect(StrEnum):
     SYNCHRONISES = "synchronises"
 
 
-#: Why an option changes nothing.
+#: Reasons why an option has no effect.
 NO_EFFECT_REASONS: Mapping[SettingEffect, str] = {
     SettingEffect.NO_STREAMS: "the device has no streams to overlap on",
     SettingEffect.OFF_IN_PIPELINES: "pipelines turn it off",
@@ -63,7 +63,7 @@ NO_EFFECT_REASONS: Mapping[SettingEffect, str] = {
 
 
 class EngineSetting(Struct, frozen=True, kw_only=True):
-    """One option of the engine: its name and value as its configuration writes them.
+    """One engine option: its name and value as in its configuration.
 
     ``is_set``: False for a default that the program did not choose.
     """
@@ -87,9 +87,9 @@ class TrainingFacts(Struct, frozen=True, kw_only=True):
     ``model_parallel_ranks`` is the size R of a tensor-parallel group: adjacent ranks share a model, and every
     R-th rank holds the same part of the model. ``samples_per_step`` and ``tokens_per_step`` are the work of
     all ranks in one optimizer step, over all micro-batches. ``modelled`` lists what is simulated instead of
-    run. ``framework`` runs the loop, None for a loop of the program's own. ``gathered_elements`` and
-    ``reduced_elements`` are what the engine moves per step where it does not follow the formula of its stage;
-    an all-reduced element counts twice. ``settings`` are the engine's options.
+    run. ``framework`` runs the loop, None if the program has its own loop. ``gathered_elements`` and
+    ``reduced_elements`` are the elements that the engine moves per step if it does not follow the formula of
+    its stage; an all-reduced element counts twice. ``settings`` are the engine's options.
     """
 
     engine: str = "unknown"

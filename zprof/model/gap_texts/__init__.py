@@ -1,6 +1,6 @@
 """Make a gap from its key. The texts are in the tables of this folder, one for each part that finds gaps.
 
-Why a cause is untested is in a table of its own, ``untested``: causes fill it.
+The reasons why causes are untested are in a separate table, ``untested``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "percent": format_percent,
     "rate": format_rate,
 }
-#: The tables of this folder; those of the analysis come first, because each diagnosis needs them.
+#: The tables of this folder; the analysis table comes first, because each diagnosis needs it.
 _TABLES = ("analysis", "prediction", "recording", "reading")
 
 
@@ -51,10 +51,10 @@ def make_gap(
 
 
 def find_text(key: str) -> GapText:
-    """Return the texts of a key; a table is loaded when a key is in none of those before it.
+    """Return the texts of a key; a table is only loaded if the key is not in an earlier table.
 
     Raises:
-        KeyError: no table has the key.
+        KeyError: No table has the key.
     """
     for name in _TABLES:
         texts: Mapping[str, GapText] = import_module(f"{__name__}.{name}").TEXTS
@@ -71,8 +71,8 @@ def read_all_texts() -> dict[str, GapText]:
 def fill_text(template: str, values: Mapping[str, object]) -> str:
     """Return the text of a template.
 
-    Values are never templates: braces in a stranger's name stay as they are. Formats beside Python's are
-    ``bytes``, ``ns``, ``percent``, ``rate``, ``plural step`` ("steps" unless the value is 1), and for
+    Values are never templates: braces in untrusted names stay as they are. Formats in addition to Python's
+    are ``bytes``, ``ns``, ``percent``, ``rate``, ``plural step`` ("steps" unless the value is 1), and for
     sequences ``and`` ("a and b"), ``list`` ("a, b") and ``list4`` (the first four).
     """
     return _FORMATTER.vformat(template, (), values)

@@ -1,4 +1,4 @@
-"""The texts of gaps of traces, snapshots, flight recorders and logs that were read; see ``gap_texts``."""
+"""The texts of gaps of imported traces, snapshots, flight recorders and logs; see ``gap_texts``."""
 
 from zprof.model.gaps import GapKind, GapText
 

@@ -1,4 +1,4 @@
-"""The texts of gaps of recordings, and of ranks that are missing in a run; see ``gap_texts``."""
+"""The texts of gaps of recordings, and of missing ranks; see ``gap_texts``."""
 
 from zprof.model.gaps import GapKind, GapText
 

@@ -1,4 +1,4 @@
-"""The catalogue of numbers: one entry for each leaf of the report that a person reads."""
+"""The catalogue of numbers: one entry for each leaf of the report that users read."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from zprof.model.metrics.overview import GATE_METRICS, OVERVIEW
 from zprof.model.metrics.time import RANKS, STEPS, TIME
 from zprof.model.quantities import Metric, Path
 
-#: The catalogue by path: one entry for each number that a person reads.
+#: The catalogue by path: one entry for each number that users read.
 METRICS: Mapping[str, Metric] = {
     metric.path: metric
     for metric in (*STEPS, *RANKS, *COMMUNICATION, *MEMORY, *TIME, *OVERVIEW, *GATE_METRICS)
@@ -16,5 +16,5 @@ METRICS: Mapping[str, Metric] = {
 
 
 def find_metric(path: Path) -> Metric | None:
-    """Return the entry on a leaf such as ``time.per_rank[3].wall_ns``, or None."""
+    """Return the entry of a leaf such as ``time.per_rank[3].wall_ns``, or None."""
     return METRICS.get(path.pattern)

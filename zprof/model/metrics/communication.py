@@ -244,7 +244,7 @@ _FITS = tuple(
 BREAKDOWN_HELP: tuple[Metric, ...] = (*_MESSAGES, *_UNITS, *_FITS)
 
 
-#: Of the others, neither direction is better.
+#: For the others, neither direction is better.
 _LESS_IS_BETTER = frozenset({
     "bytes", "total_ns", "exposed_ns", "exposed_wait_ns", "exposed_transfer_ns", "wait_ns", "transfer_ns",
 })  # fmt: skip

@@ -1,4 +1,4 @@
-"""Explain the metrics of steps and of ranks: times, waits, pace."""
+"""Explain the metrics of steps and ranks: times, waits, pace."""
 
 from msgspec import Struct
 
