@@ -3,9 +3,9 @@
 Units follow the default split of the reference engine: each block is a unit, and the rest of the model is the
 root, which encloses the blocks. Blocks of the Llama family are in ``llama_block``.
 
-GPT block: bytes saved for the backward, and temporary bytes, for T tokens, hidden size h, a heads, e bytes
-per element and N model-parallel ranks (the sequence length does not enter: attention is computed in tiles,
-FlashAttention, arXiv 2205.14135):
+GPT block: bytes saved for the backward pass, and temporary bytes, for T tokens, hidden size h, a heads, e
+bytes per element and N model-parallel ranks (the sequence length does not enter: attention is computed in
+tiles, FlashAttention, arXiv 2205.14135):
 
     operator              saves for the backward                       bytes
     attention_norm        its input x; mean and 1/std                  T h e; 2 T e
@@ -20,10 +20,11 @@ FlashAttention, arXiv 2205.14135):
     = T e (4 h + 12 h/N + 4) + 4 T a/N;  the paper's footnote counts 12 T h per block (arXiv 1910.02054,
     section 3.2), without norms and residual inputs.
 
-The backward peaks at the gelu (its input and output gradients, 8 T h e/N, in addition to the residual
-stream's) and at attention, whose three gradients are stacked and then copied into a different layout (6 T h
-e/N). GPU kernels keep the norms' statistics in fp32 (2 x 4 T) and allocate their own workspaces. Workspaces
-of CPU kernels (oneDNN packs 16-bit matrices) are not included because they depend on the processor.
+The backward pass peaks at the gelu (its input and output gradients, 8 T h e/N, in addition to those of the
+residual stream) and at attention, whose three gradients are stacked and then copied into a different layout
+(6 T h e/N). GPU kernels keep the norms' statistics in fp32 (2 x 4 T) and allocate their own workspaces.
+Workspaces of CPU kernels (oneDNN packs 16-bit matrices) are not included because they depend on the
+processor.
 
 The root: embeddings before the blocks; final norm, head and loss after them. Bytes for T tokens, hidden
 size h, vocabulary V, e bytes per element and N model-parallel ranks:
@@ -35,16 +36,16 @@ size h, vocabulary V, e bytes per element and N model-parallel ranks:
     cross entropy   log-softmax in fp32, targets, target count                4 T V; 8 T + 4
                     N > 1: own logits; log-sum-exp, column, mask              T V e/N; 13 T
 
-The loss is computed in fp32, so 16-bit logits are copied (4 T V). It peaks in the backward: the log-softmax
-and two gradients of it, 12 T V. With N > 1 the logits stay split (Megatron-LM, arXiv 1909.08053, section 3),
-and the loss is a custom operator that saves only the logits.
+The loss is computed in fp32, so 16-bit logits are copied (4 T V). It peaks in the backward pass: the
+log-softmax and two gradients of it, 12 T V. With N > 1 the logits stay split (Megatron-LM, arXiv 1909.08053,
+section 3), and the loss is a custom operator that saves only the logits.
 
-If head and embedding are tied, the head's gradient, V h e/N, stays live until the embedding's is computed.
-Both are live while their sum is allocated as the parameter's gradient: 3 V h e/N.
+If head and embedding are tied, the head's gradient, V h e/N, stays live until the gradient of the embedding
+is computed. Both are live while their sum is allocated as the parameter gradient: 3 V h e/N.
 
 Token ids cover this rank's entire batch of the step, with one extra id per sample.
 
-Models of Llama blocks have no positions (``8 s`` is their cache index), and their RMS norm saves 4 T.
+Llama models have no position embedding (``8 s`` is their cache index), and their RMS norm saves 4 T.
 """
 
 from collections.abc import Callable
@@ -116,7 +117,7 @@ def _root_and_block(job: Job, shape: Shape) -> tuple[ModelUnit, ModelUnit]:
     if job.batch.tokens is None:
         return root, inner
     block = sizes.shape.block
-    # The forward flop of the head: 2 T h V / N, with a multiply-add as 2 flop.
+    # Forward flop of the head: 2 T h V / N, with a multiply-add as 2 flop.
     return _add_bytes(root, compute_root_moments(sizes), 2.0 * sizes.tokens * sizes.word_elements), replace(
         _add_bytes(
             inner,
@@ -146,7 +147,7 @@ def _add_bytes(unit: ModelUnit, moments: UnitMoments, flop: float) -> ModelUnit:
 
 
 def compute_gpt_moments(sizes: ModelSizes) -> UnitMoments:
-    """Return the moments of one GPT block; the gradient of its output is live when its backward starts."""
+    """Return the moments of one GPT block; its output gradient is live when its backward pass starts."""
     stream, part, stats = sizes.stream_bytes, sizes.split_bytes, 2 * sizes.tokens * sizes.element
     lse = _LSE_BYTES * sizes.tokens * sizes.heads // sizes.ranks
     forward = (
@@ -181,7 +182,7 @@ def compute_gpt_flop(sizes: ModelSizes) -> float:
 
 
 def _block_checkpointed_forward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
-    """Return the forward with only the input saved: each tensor dies after its last reader."""
+    """Return the forward pass with only the input saved: each tensor is freed after its last reader."""
     stream, part = sizes.stream_bytes, sizes.split_bytes
     return (
         OperatorStep(operator="query_key_value", makes={"norm1": stream, "qkv": 3 * part}),
@@ -350,7 +351,9 @@ def _logits_backward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
 
 
 def _embeddings_backward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
-    """Return the embeddings' backward; if tied, the sum with the head's held gradient is a third tensor."""
+    """Return the backward pass of the embeddings; if tied, the sum with the held head gradient is a third
+    tensor.
+    """
     if not sizes.vocabulary:
         return (OperatorStep(operator="input", drops=("g", "ids")),)
     position_bytes = sizes.sequence * sizes.hidden * sizes.element if sizes.shape.position_rows else 0
@@ -384,5 +387,5 @@ def _fp32_logits_bytes(sizes: ModelSizes) -> int:
 
 
 def _logits_copy_bytes(sizes: ModelSizes) -> int:
-    """Return the bytes of the fp32 copy of the logits; 0 if they are fp32 already."""
+    """Return the bytes of the fp32 copy of the logits; 0 if the logits are already fp32."""
     return 0 if sizes.element >= _FP32 else _fp32_logits_bytes(sizes)

@@ -20,13 +20,14 @@ heads, e bytes per element and N model-parallel ranks. Kernels are fused: an RMS
     = T e (4 h + (2 q + 2 k + 4 m)/N) + 8 T + 4 T a/N
 
 Experts (arXiv 2401.04088, section 2.1). A router sends each token to A of E experts: the MLP runs on A T rows
-instead of T, without dropping any, and saves beside it the rows themselves and the experts' outputs, A T h e
-each, the router's softmax in fp32, 4 T E, and the weight and 8-byte place of each row, 12 A T. A replica
-computes its own tokens with all experts: expert parallelism is not modelled.
+instead of T, and no token is dropped. The block also saves these rows and the expert outputs, A T h e each,
+the router's softmax in fp32, 4 T E, and the weight and 8-byte index of each row, 12 A T. A replica computes
+its own tokens with all experts: expert parallelism is not modelled.
 
     forward flop = 2 T (2 h q + 2 h k + 3 A h m + h E if E > 1) / N + 4 T s q / N
 
-A multiply-add is 2 flop; the attention of s tokens is counted without the causal half, as for GPT blocks.
+A multiply-add is 2 flop; attention over s tokens is counted in full, without halving it for the causal mask,
+as for GPT blocks.
 """
 
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ _SAVED = frozenset(
 )
 _FP32 = 4
 _INDEX_BYTES = 8
-#: Tensor: the operator that reads it last in a forward that saves only its input.
+#: Tensor: its last reader in a forward pass that saves only the block input.
 _LAST_READERS = {
     **{"norm1": "query_key_value", "stats1": "rms_norm", "stats2": "rms_norm", "head_stats": "head_norms"},
     **{"raw_queries": "head_norms", "raw_keys": "head_norms", "lse": "attention"},
@@ -63,7 +64,7 @@ _LAST_READERS = {
 
 
 def compute_llama_moments(sizes: ModelSizes, block: LlamaBlock) -> UnitMoments:
-    """Return the moments of one block; the gradient of its output is live when its backward starts."""
+    """Return the moments of one block; its output gradient is live when its backward pass starts."""
     tokens, ranks, h = sizes.tokens, sizes.ranks, sizes.hidden
     query_width, key_width = sizes.heads * block.head_width, block.kv_heads * block.head_width
     widths = _Widths(
@@ -101,10 +102,10 @@ def compute_llama_flop(sizes: ModelSizes, block: LlamaBlock) -> float:
 
 
 class _Widths(Struct, frozen=True, kw_only=True):
-    """Bytes of a micro-batch's tensors on one rank, and elements of its matrices.
+    """Tensor bytes of a micro-batch on one rank, and matrix elements.
 
-    ``queries``, ``keys``: T q e/N and T k e/N. ``mlp``: A T m e/N. ``rows``: A T h e, the rows that the
-    experts read. ``query_matrix``, ``key_matrix``, ``mlp_matrix``: h q/N, h k/N and h m/N of all experts.
+    ``queries``, ``keys``: T q e/N and T k e/N. ``mlp``: A T m e/N. ``rows``: A T h e, the expert inputs.
+    ``query_matrix``, ``key_matrix``, ``mlp_matrix``: h q/N, h k/N and h m/N, the last over all experts.
     """
 
     queries: int
@@ -167,7 +168,7 @@ def _mlp_forward(sizes: ModelSizes, block: LlamaBlock, widths: _Widths) -> Itera
 
 
 def _drop_after_last_use(forward: tuple[OperatorStep, ...]) -> Iterator[OperatorStep]:
-    """Yield the same forward with only the input saved: each tensor dies after its last reader."""
+    """Yield the same forward pass with only the input saved: each tensor is freed after its last reader."""
     has_rows = any("rows" in step.makes for step in forward)
     readers = {**_LAST_READERS, "norm2": "permute" if has_rows else "up", "rows": "up"}
     for step in forward:
@@ -277,7 +278,7 @@ def _attention_backward(sizes: ModelSizes, block: LlamaBlock, widths: _Widths) -
 
 
 def _count_biases(sizes: ModelSizes, block: LlamaBlock) -> tuple[int, int]:
-    """Return the elements of the biases of the query and of the key or the value."""
+    """Return the bias elements of the query, and of the key (the value has as many)."""
     if not block.biased:
         return 0, 0
     return sizes.heads * block.head_width // sizes.ranks, block.kv_heads * block.head_width // sizes.ranks

@@ -1,11 +1,11 @@
-"""Count the parameters of shapes, and compute the sizes of one model-parallel rank.
+"""Count the parameters of model shapes, compute the sizes of one model-parallel rank, and list preset models.
 
 GPT block (no norms, no biases):
 
     parameters = 12 L h^2 + V h + s h        (12 h^2: attention 4, perceptron 8)
 
 L layers, h hidden, V vocabulary, s context (arXiv 1910.02054, appendix: with or without the last two terms,
-this reproduces every row there within 3 %).
+the formula reproduces every row within 3 %).
 
 Llama block (arXiv 2302.13971, section 2.2; grouped queries: arXiv 2307.09288; experts: arXiv 2401.04088),
 exact, with query width q = heads x head width, key and value width k, MLP width m and E experts:
@@ -27,13 +27,13 @@ The root, vocabulary V and context c: token embedding Vh/N, positions ch, final 
 not tied. A vocabulary or context of 0 means that its tables are not counted. In a Llama block, norms and the
 router are replicated on every rank.
 
-The presets have shapes of the ZeRO paper and of the Llama, Qwen and Mixtral families.
+Presets: the models of the ZeRO paper and the Llama, Qwen and Mixtral families.
 
-Shapes of the paper come from its tables 5 (figure 2), 6 (figure 3), 7 (figure 6) and 10 (figure 4). Table 4
+The paper's shapes come from its tables 5 (figure 2), 6 (figure 3), 7 (figure 6) and 10 (figure 4). Table 4
 prints hidden 4096 for 40B to 60B, which is an error: 12 * 88 * 4096^2 is only 17.7e9. Table 5 has the correct
 6144. If two tables give a model different shapes, the second preset has the shape in its name.
 
-Shapes of the other families are those of their published configurations; their parameter counts are exact.
+The other shapes come from published configurations; their parameter counts are exact.
 """
 
 from collections.abc import Mapping
@@ -45,14 +45,14 @@ from zprof.base.errors import BadInput, ask_for_name
 from zprof.model.job import Job, LlamaBlock, Shape
 from zprof.planner.rounding import ceil_div
 
-#: Hidden elements per head if the shape does not state the number of heads.
+#: Hidden elements per head, for shapes without a number of heads.
 _DEFAULT_HEAD_WIDTH = 64
 _FP32_BYTES = 4
 #: GPT-2's 50257 words, padded as Megatron-LM pads them (a multiple of 128 on each of 8 or 16 ranks).
 VOCABULARY = 51_200
 #: "Sequence length 1K" throughout the paper.
 CONTEXT = 1024
-#: Heads by hidden size: from table 5 if it has that width, else heads of 96 to 160 elements.
+#: Heads by hidden size: from table 5 if it lists the size, else heads of 96 to 160 elements.
 _HEADS = {1600: 16, 1920: 16, 2304: 24, 3072: 24, 4096: 32, 6144: 32, 8192: 64, 25600: 160}
 
 
@@ -69,7 +69,7 @@ def count_block_parameters(shape: Shape) -> int:
 
 
 def count_saved_elements(shape: Shape) -> int:
-    """Return the elements per token that a block saves for its backward, its input included.
+    """Return the elements per token that a block saves for its backward pass, including its input.
 
     GPT: 12 h, as the paper counts (arXiv 1910.02054, section 3.2, footnote). Llama: see ``llama_block``,
     without the statistics of norms and attention.
@@ -86,7 +86,7 @@ def count_saved_elements(shape: Shape) -> int:
 def scale_width(shape: Shape, hidden: int, ranks: int = 1) -> Shape:
     """Return the shape with another hidden size.
 
-    The widths of heads and MLP scale with it; the number of heads does not change.
+    Head width and MLP width scale with it; the number of heads does not change.
     """
     block = shape.block
     if block is None:
@@ -97,7 +97,7 @@ def scale_width(shape: Shape, hidden: int, ranks: int = 1) -> Shape:
 
 
 class ModelSizes(Struct, frozen=True, kw_only=True):
-    """A shape with the samples of one micro-batch; ``element`` is the bytes per activation element."""
+    """A shape with the samples of one micro-batch; ``element``: bytes per activation element."""
 
     shape: Shape
     heads: int
@@ -114,7 +114,7 @@ class ModelSizes(Struct, frozen=True, kw_only=True):
 
     @property
     def vocabulary(self) -> int:
-        """Vocabulary, of all ranks together."""
+        """Vocabulary over all ranks."""
         return self.shape.vocabulary
 
     @property
@@ -124,7 +124,7 @@ class ModelSizes(Struct, frozen=True, kw_only=True):
 
     @property
     def stream_bytes(self) -> int:
-        """Bytes of a tokens x hidden tensor, as it passes between blocks."""
+        """Bytes of a tokens x hidden tensor, the one that passes between blocks."""
         return self.tokens * self.hidden * self.element
 
     @property
@@ -144,17 +144,17 @@ class ModelSizes(Struct, frozen=True, kw_only=True):
 
     @property
     def norm_elements(self) -> int:
-        """Parameters of a norm: weight and bias, or the weight of an RMS norm."""
+        """Parameters of a norm: weight and bias, or the weight alone for an RMS norm."""
         return self.hidden * (2 if self.shape.block is None else 1)
 
     @property
     def norm_statistics_bytes(self) -> int:
-        """Bytes that a norm saves: mean and 1/std per token, or the 1/RMS in fp32."""
+        """Bytes that a norm saves per micro-batch: mean and 1/std per token, or 1/RMS in fp32."""
         return self.tokens * (2 * self.element if self.shape.block is None else _FP32_BYTES)
 
 
 def compute_model_sizes(job: Job, shape: Shape) -> ModelSizes:
-    """Return the sizes of a job; token counts are 0 if it has no batch."""
+    """Return the sizes of a job; token counts are 0 without a batch."""
     known = job.batch.tokens is not None
     return ModelSizes(
         shape=shape,
@@ -176,7 +176,7 @@ def count_block_elements(sizes: ModelSizes) -> int:
 
 
 def count_active_block_elements(sizes: ModelSizes) -> int | None:
-    """Return the parameters of a block on one rank that a token passes; None if these are all."""
+    """Return the parameters of a block on one rank that a token uses; None if it uses all of them."""
     block = sizes.shape.block
     if block is None or block.experts == 1:
         return None
@@ -204,7 +204,7 @@ def _count_llama_elements(shape: Shape, ranks: int) -> int:
 
 
 class ModelPreset(Struct, frozen=True, kw_only=True):
-    """A named model; ``source`` is the publication of its shape."""
+    """A named model; ``source``: publication of its shape."""
 
     name: str
     shape: Shape
@@ -217,10 +217,10 @@ class ModelPreset(Struct, frozen=True, kw_only=True):
 
 
 def find_preset(name: str) -> ModelPreset:
-    """Return the model of that name, in any case.
+    """Return the model with that name; case is ignored.
 
     Raises:
-        BadInput: no preset has that name; the hint has similar ones.
+        BadInput: no preset has that name; the hint lists similar names.
     """
     preset = MODEL_PRESETS.get(name.strip().lower())
     if preset is None:
@@ -239,7 +239,7 @@ def _make_preset(name: str, layers: int, hidden: int, source: str, context: int 
 
 
 class _Family(Struct, frozen=True, kw_only=True):
-    """What the models of a family share; ``source`` is the publication of their shapes."""
+    """Properties shared by the models of a family; ``source``: publication of the shapes."""
 
     source: str
     vocabulary: int
@@ -262,7 +262,7 @@ def _make_llama(
     tied: bool = False,
     experts: tuple[int, int] = (1, 1),
 ) -> ModelPreset:
-    """Make a model of Llama blocks; ``experts``: all, and those that a token is sent to."""
+    """Make a model of Llama blocks; ``experts``: the total, and how many each token uses."""
     block = LlamaBlock(
         kv_heads=kv_heads,
         head_width=head_width,
@@ -285,7 +285,7 @@ def _make_llama(
 
 
 _PAPER = "arXiv 1910.02054"
-_OF_PAPER = (
+_PAPER_PRESETS = (
     _make_preset("gpt2-1.5b", 48, 1600, f"{_PAPER}, section 3.2 and table 5"),
     _make_preset("1.5b", 34, 1920, f"{_PAPER}, table 10"),
     _make_preset("2.5b", 54, 1920, f"{_PAPER}, table 10"),
@@ -329,7 +329,7 @@ _QWEN_3 = _Family(
 _MISTRAL = _Family(source="arXiv 2310.06825, table 1", vocabulary=32_000, context=32_768)
 _MIXTRAL = replace(_MISTRAL, source="arXiv 2401.04088, table 1")
 _MIXTRAL_22B = replace(_MISTRAL, source=_CONFIG, context=65_536)
-_OF_FAMILIES = (
+_FAMILY_PRESETS = (
     _make_llama("llama-2-7b", _LLAMA_2, 32, 4096, heads=32, kv_heads=32, mlp=11_008),
     _make_llama("llama-2-13b", _LLAMA_2, 40, 5120, heads=40, kv_heads=40, mlp=13_824),
     _make_llama("llama-2-70b", _LLAMA_2, 80, 8192, heads=64, kv_heads=8, mlp=28_672),
@@ -362,4 +362,6 @@ _OF_FAMILIES = (
     _make_llama("mixtral-8x7b", _MIXTRAL, 32, 4096, heads=32, kv_heads=8, mlp=14_336, experts=(8, 2)),
     _make_llama("mixtral-8x22b", _MIXTRAL_22B, 56, 6144, heads=48, kv_heads=8, mlp=16_384, experts=(8, 2)),
 )
-MODEL_PRESETS: Mapping[str, ModelPreset] = {preset.name: preset for preset in (*_OF_PAPER, *_OF_FAMILIES)}
+MODEL_PRESETS: Mapping[str, ModelPreset] = {
+    preset.name: preset for preset in (*_PAPER_PRESETS, *_FAMILY_PRESETS)
+}

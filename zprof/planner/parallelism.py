@@ -1,40 +1,40 @@
-"""Compute what tensor parallelism and pipelines cost per step, and the degrees of each scheme.
+"""Compute the cost per step of tensor parallelism and pipelines, and the degrees of each scheme.
 
 Tensor parallelism as in Megatron-LM. With b samples, sequence length s and hidden size h, a block all-reduces
-b s h elements twice in its forward, twice in its backward, and twice more if it is recomputed. An all-reduce
-moves each element twice: 12 b s h elements with checkpointing, 8 without. Each all-reduce waits for the
-product before it and blocks the next one, so nothing is hidden. Pa adds one all-gather of b s h before each
-recomputation: 1/12 of the volume. Pa+cpu moves a rank's shard of a checkpoint, 2 b s h / mp bytes, to the
-host in the forward and back in the backward, overlapped with compute.
+b s h elements twice in its forward pass, twice in its backward pass, and twice more if it is recomputed. An
+all-reduce moves each element twice: 12 b s h elements with checkpointing, 8 without. Each all-reduce waits
+for the product before it and blocks the next one, so nothing is hidden. Pa adds one all-gather of b s h
+before each recomputation: 1/12 of the volume. Pa+cpu moves a rank's shard of a checkpoint, 2 b s h / mp
+bytes, to the host in the forward pass and back in the backward pass, overlapped with compute.
 
 Source: arXiv 1910.02054, section 8; arXiv 1909.08053, section 3. Not included: the all-reduces of a split
 vocabulary, once per step.
 
-A pipeline of p stages and m micro-batches. GPipe runs every micro-batch forward, then every one backward,
-then the update. With f and b the forward and backward of one micro-batch on one stage, and x the transfer
-between two stages:
+A pipeline of p stages and m micro-batches. GPipe runs all micro-batches forward, then all backward, then the
+update. With f and b the forward and backward of one micro-batch on one stage, and x the transfer between two
+stages:
 
     forward   p f + (p-1) x + (m-1) max(f, x)        backward likewise with b
 
-(p-1)(f+b) of this is bubble: (p-1)/(m+p-1) of the compute time (arXiv 1811.06965, section 2.3). A device
-moves one tensor each way per micro-batch, 2 m x. It waits for the first one each way and, for the
-others, for the part that exceeds compute. The other 2 (p-2) x of fill and drain are on the links of other
+Of this, (p-1)(f+b) is bubble: (p-1)/(m+p-1) of the compute time (arXiv 1811.06965, section 2.3). A device
+moves one tensor each way per micro-batch, 2 m x. It waits for the first tensor each way, and then only for
+the part of each transfer that exceeds compute. The other 2 (p-2) x of fill and drain use the links of other
 stages and count as bubble too.
 
 PipeDream in its steady state (one forward, one backward) has no flush and no bubble, at the cost of stashed
 weights on each stage. A micro-batch takes max(f+b, 2x) (arXiv 1806.03377, sections 3.2 and 3.3). PipeDream
-updates, and reduces gradients over data-parallel ranks, in every micro-batch.
+reduces gradients over data-parallel ranks and updates in every micro-batch.
 
 A transfer is b s h elements per boundary, direction and micro-batch.
 
-Degrees are chosen so that all schemes are compared on the same devices.
+Degrees are chosen to compare all schemes on the same devices.
 
     data parallel, ZeRO    mp as given; all other devices, including pipeline stages, are data parallel
     model parallel         mp as given, else the largest divisor of the model's sizes within a node
     GPipe, PipeDream       pp chosen likewise; mp as given
 
 Every scheme processes the same global batch, up to rounding to an integer number of micro-batches: with fewer
-replicas, each replica runs more micro-batches, so that step times stay comparable. The micro-batch itself
+replicas, each replica runs more micro-batches, so step times stay comparable. The micro-batch itself
 does not change.
 """
 
@@ -105,16 +105,15 @@ def block_times(job: Job, hardware: Hardware) -> BlockTimes | None:
 
 
 def _count_passes(job: Job) -> int:
-    """Count forward, backward and, with checkpointing, the recomputed forward."""
+    """Count the passes: forward, backward and, with checkpointing, the recomputed forward."""
     return 3 if job.residual.checkpointing else 2
 
 
 class PipelineFlow(Struct, frozen=True, kw_only=True):
-    """Time that a pipeline adds to the passes of one device.
+    """Time that a pipeline adds to the compute passes of one device.
 
-    ``idle_ns``: waits for the compute and the transfers of other stages. ``moved_ns``: own transfers, one
-    tensor each way per micro-batch, hidden or not. ``exposed_ns``: the part of ``moved_ns`` that is not
-    hidden.
+    ``idle_ns``: waits for compute and transfers of other stages. ``moved_ns``: own transfers, one tensor each
+    way per micro-batch, hidden or not. ``exposed_ns``: the exposed part of ``moved_ns``.
     """
 
     idle_ns: int
@@ -123,7 +122,7 @@ class PipelineFlow(Struct, frozen=True, kw_only=True):
 
 
 def transfer_ns(job: Job, hardware: Hardware, elements: int) -> int:
-    """Return the time of a transfer, a hop plus the bytes; each model-parallel rank sends all of it."""
+    """Return the time of a transfer: a hop plus the bytes; each model-parallel rank sends the full tensor."""
     pair = make_boundary_group(hardware, job.degrees)
     size = elements * job.element_bytes.parameter
     return round(pair.hop_ns + size / pair.bytes_per_s * _NS_PER_S)
@@ -156,11 +155,11 @@ def count_stream_elements(job: Job) -> int | None:
 
 
 def spread_devices(job: Job, scheme: Scheme) -> Job:
-    """Return the job with the degrees that a scheme uses on the same devices.
+    """Return the job with the degrees of a scheme on the same devices.
 
-    A model-parallel degree that is not stated is chosen so that it divides hidden and heads. The vocabulary
-    is padded to a multiple of it, as in Megatron-LM, and counted units keep only their element counts. A
-    pipeline degree that is not stated divides the number of layers. Model parallelism and the pipelines do
+    A model-parallel degree that is not given is chosen to divide hidden and heads. The vocabulary is padded
+    to a multiple of it, as in Megatron-LM, and counted units keep only their element counts. A pipeline
+    degree that is not given is chosen to divide the number of layers. Model parallelism and the pipelines do
     not use ZeRO sharding.
     """
     if scheme is Scheme.MODEL_PARALLEL:
@@ -203,14 +202,16 @@ def _devices_per_node(job: Job) -> int:
 
 
 def model_parallel_sizes(shape: Shape) -> Mapping[str, int]:
-    """Return the sizes that model parallelism must divide, by name; a vocabulary can be padded instead."""
+    """Return the sizes that model parallelism must divide, by name, without the vocabulary, which can be
+    padded.
+    """
     sizes = {"hidden": shape.hidden} | ({} if shape.heads is None else {"heads": shape.heads})
     block = shape.block
     return sizes if block is None else sizes | {"kv heads": block.kv_heads, "mlp": block.mlp}
 
 
 def _split_units(units: Sequence[ModelUnit], mp: int) -> tuple[ModelUnit, ...]:
-    """Split elements over ``mp`` ranks; drop byte counts, as inputs and norms do not divide by ``mp``."""
+    """Split elements over ``mp`` ranks; drop byte counts, because inputs and norms are not split."""
     if mp == 1:
         return tuple(units)
     return tuple(

@@ -1,6 +1,6 @@
 """Plan a job under every scheme: memory, traffic and step of one device, with assumptions and gaps.
 
-Compute the bytes that one device transfers per step along each axis of parallelism.
+Bytes that one device transfers per step along each axis of parallelism:
 
 Data: gathers x psi + reductions x psi elements of the device's part of the model, with counts per stage
 (arXiv 1910.02054, section 7). Model: section 8. Pipeline: one activation tensor per boundary, each way. Shard
@@ -69,10 +69,10 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
     **STEP_ASSUMPTIONS,
     **TRAFFIC_ASSUMPTIONS,
 }
-#: A plan that leaves less than this share of the device is tight. The threshold is a choice: the driver's
-#: context, network buffers and fragmentation are not part of the peak and take about that much.
+#: A plan that leaves less than this share of the device free is tight. The threshold is a choice: driver
+#: context, network buffers and fragmentation take about that much and are not part of the peak.
 TIGHT_RATIO = 0.1
-#: Placeholder for unknown hardware: nodes of 8 determine only which groups stay within a node.
+#: Placeholder for unknown hardware: nodes of 8 only determine which groups stay within a node.
 _UNKNOWN_HARDWARE = Hardware(
     name="unknown",
     memory_bytes=1,
@@ -88,8 +88,8 @@ _DATA_ASSUMPTIONS = {0: "traffic.stage_0", 1: "traffic.stage_1", 2: "traffic.sta
 def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivity: bool = False) -> Plan:
     """Predict memory, traffic and step time of a job under each scheme.
 
-    Pipeline schemes are omitted for a model that is a single unit. The sensitivity is that of the job as it
-    was stated, because its conditions vary.
+    Pipeline schemes are omitted for a model with a single unit. The sensitivity analysis starts from the job
+    as given, because it varies the conditions itself.
 
     Raises:
         BadInput: the job is impossible: degrees that do not divide, sizes below 1, a unit larger than a
@@ -99,7 +99,7 @@ def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivit
     applicable = [scheme for scheme in schemes if scheme not in PIPELINES or not is_one_unit(job)]
     answers = [_plan_row(job, scheme) for scheme in applicable]
     rows = tuple(row for row, _ in answers)
-    # The assumptions that the rows' figures refer to.
+    # Only the assumptions that figures of the rows refer to.
     keys = {term.assumption for row in rows for term in row.terms}
     keys |= {link.assumption for row in rows for link in row.links}
     keys |= {key for row in rows if row.step for key in row.step.assumptions.values()}
@@ -166,7 +166,7 @@ def _plan_row(given: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
 
 
 def _count_state_bytes(given: Job, spread: Job, scheme: Scheme) -> int:
-    """Return the states at rest; those of a ZeRO stage need no shape, so an assumed one is not used."""
+    """Return the states at rest; a ZeRO stage needs no shape, so an assumed shape is not used."""
     if scheme in ZERO_STAGES and Assumed.SHAPE in given.assumed:
         return total_state_bytes(spread_devices(drop_assumed(given), scheme), scheme)
     return total_state_bytes(spread, scheme)
@@ -183,12 +183,12 @@ def _list_job_gaps(job: Job) -> Iterator[Gap]:
 
 
 def is_one_unit(job: Job) -> bool:
-    """Return True if the model's units were counted and its root contains no unit that could be a layer."""
+    """Return True if the units were counted and the root contains no unit that could be a layer."""
     return job.shape is None and bool(job.units) and all(unit.encloses for unit in job.units)
 
 
 def _row_gaps(made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> Iterator[Gap]:
-    """Yield each gap once, with the affected schemes unless all are affected."""
+    """Yield each gap once, with the affected schemes if only some are affected."""
     for gap in dict.fromkeys(gap for _, gaps in made for gap in gaps):
         affected = [row for row, gaps in made if gap in gaps]
         yield (
@@ -213,7 +213,7 @@ def _join_scheme_names(rows: Sequence[PlanRow]) -> str:
 
 
 def plan_traffic(job: Job, scheme: Scheme) -> tuple[LinkTraffic, ...]:
-    """Return the traffic of one device, without unknown links; times are None without hardware."""
+    """Return the traffic of one device, omitting unknown links; times are None without hardware."""
     placed = job if job.hardware else replace(job, hardware=_UNKNOWN_HARDWARE)
     hardware = job.hardware or _UNKNOWN_HARDWARE
     links = (
@@ -239,7 +239,7 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
         stack = UnitStack(runs=(EqualUnits(count=1, elements=per_device, flop_per_token=0.0),))
     gathers, reductions = count_collectives(scheme, job.batch.micro_batches)
     kept = job.batch.micro_batches if scheme is Scheme.ZERO_3 and job.overlap.keep_last else 0
-    # The elements of the device's units, or of the stated parameters if only the shape is assumed.
+    # Elements of the device's units, or of the given parameters if only the shape is assumed.
     elements = (
         ceil_div(job.parameters, job.degrees.mp)
         if Assumed.SHAPE in job.assumed and "bytes" not in list_assumed_traffic(job, scheme, Axis.DATA)

@@ -2,7 +2,7 @@
 
 wall = compute + exposed_transfer + exposed_memcpy + idle
 
-The phases of the step are those of its schedule (:mod:`zprof.step.from_plan`); a pipeline adds idle time and
+The phases come from the schedule (:mod:`zprof.step.from_plan`); a pipeline adds idle time and
 transfers between its stages (:mod:`zprof.planner.parallelism`).
 """
 
@@ -171,7 +171,7 @@ def plan_step(job: Job, scheme: Scheme) -> PlannedStep | None:
 
 
 def plan_stack_step(job: Job, scheme: Scheme, stack: UnitStack) -> PlannedStep | None:
-    """Return the planned step of units that are already grouped in runs.
+    """Return the planned step of units already grouped in runs.
 
     Callers that try many batches or machines group the units once, then call this instead of ``plan_step``.
     """
@@ -218,7 +218,7 @@ def _pipeline_flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTim
     elements = count_stream_elements(job)
     if elements is None:
         return None
-    # The passes of a micro-batch that is not the last one.
+    # Passes of a micro-batch other than the last.
     if scheme is Scheme.ZERO_3:
         passes = build_sharded_passes(times, job.overlap)
     elif scheme in (Scheme.ZERO_2, Scheme.PIPEDREAM):

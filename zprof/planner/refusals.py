@@ -1,10 +1,10 @@
-"""Reject jobs that cannot run, with one line on the conflict and a value that would work.
+"""Reject impossible jobs with one line on the conflict and a value that would work.
 
-Checks run in this order, so that later ones can rely on earlier ones: model sizes, batch and element sizes,
+Checks run in this order, because later checks rely on earlier ones: model sizes, batch and element sizes,
 the shape against the parameters, degrees, residual state, hardware, and the largest unit against the device.
 
-The bounds are far beyond any real job, yet small enough that no figure of a plan overflows or takes long to
-compute. The largest unit is the largest given one, else a block or the part outside the blocks.
+The bounds are far beyond any real job, yet small enough that no figure overflows or takes long to compute.
+The largest unit is the largest given unit, else a block or the part outside the blocks.
 """
 
 import math
@@ -23,14 +23,14 @@ MAX_LAYERS = 10**4
 MAX_WIDTH = 10**7
 _MAX_TOKENS = 10**9
 _MAX_BYTES = 10**18
-#: Tolerance between stated parameters and the shape: published sizes are rounded and omit norms and biases.
+#: Tolerance between given parameters and the shape: published sizes are rounded and omit norms and biases.
 TOLERANCE_RATIO = 0.05
 _UNIT_BYTES = ("saved_bytes", "checkpoint_bytes", "forward_work_bytes", "backward_work_bytes")
 _MAX_MICRO_BATCHES = 10**6
 _MAX_ELEMENT_BYTES = 1024
 _MAX_UNITS = 10**6
 _MAX_ELEMENTS = 10**15
-#: Element sizes that may be 0 if the job has no such tensor.
+#: Element sizes that may be 0: the job has no such tensor.
 _SIZES_FROM_0 = ("gradient", "optimizer_state", "gradient_copy")
 _SIZES_FROM_1 = ("parameter", "gathered", "reduced")
 MAX_DEVICES = 10**6
@@ -145,7 +145,7 @@ def refuse_running(job: Job) -> None:
 
 
 def refuse_residual(job: Job) -> None:
-    """Check that Pa and Pa+cpu have the checkpoints and model-parallel ranks that they need.
+    """Check that Pa and Pa+cpu have checkpoints and model-parallel ranks.
 
     Raises:
         BadInput: a technique cannot apply, or the constant buffer size is out of bounds.
@@ -240,7 +240,7 @@ def refuse_hardware(hardware: Hardware) -> None:
 
 
 def refuse_large_units(job: Job, hardware: Hardware) -> None:
-    """Check that the largest unit fits on a device: under every scheme it is unsharded while it computes.
+    """Check that the largest unit fits on a device: every scheme unshards it to compute.
 
     Raises:
         BadInput: its parameters alone are larger than the device.
@@ -290,7 +290,7 @@ def refuse_unless_positive(name: str, value: object, *, max_value: float) -> Non
 
 
 def _format_number(value: object) -> str:
-    """Format a number of any length in a few characters."""
+    """Format a number of any size in a few characters."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**6:
         digits = value.bit_length() * 3 // 10
         return f"{value:g}" if digits < 300 else f"a number of about {digits} digits"

@@ -1,9 +1,8 @@
-"""Make a job from the options of a plan, which ``zprof plan`` and ``zprof.plan`` have in common.
+"""Make a job from the plan options shared by ``zprof plan`` and ``zprof.plan``.
 
-Errors name an option as the command line does (``--keep-last``).
+Errors use the command-line spelling of an option (``--keep-last``).
 
-Hardware is named by a preset, a typical machine (:mod:`zprof.model.job`), or is a TOML file. Put your
-own measurements in a file.
+Hardware is a preset, a typical machine (:mod:`zprof.model.job`), or a TOML file with your own measurements.
 
 Key names carry their units::
 
@@ -56,7 +55,7 @@ from zprof.model.plan import ZERO_STAGES, Scheme
 Precision = Literal["bf16", "fp16", "fp32"]
 Optimizer = Literal["adam", "momentum", "sgd"]
 
-#: What reads the text or number of a field; other fields are names or flags.
+#: Parsers by field; fields without a parser are names or flags.
 PARSERS: Mapping[str, Callable[[Any], float]] = {
     "params": parse_parameter_count,
     "vocabulary": parse_count_or_zero,
@@ -71,7 +70,7 @@ PARSERS: Mapping[str, Callable[[Any], float]] = {
     **dict.fromkeys(("layers", "hidden", "heads", "context", "dp", "mp", "pp"), parse_count),
     **dict.fromkeys(("micro_batch", "sequence", "micro_batches"), parse_count),
 }
-#: The values that a field may have.
+#: Allowed values by field.
 CHOICES: Mapping[str, Sequence[int | str]] = {
     "stage": range(len(ZERO_STAGES)),
     "precision": get_args(Precision),
@@ -81,7 +80,7 @@ CHOICES: Mapping[str, Sequence[int | str]] = {
 #: Bytes per element of the optimizer's own state, without a master copy of the weights.
 _STATE_BYTES: Mapping[Optimizer, int] = {"adam": 8, "momentum": 4, "sgd": 0}
 _FULL, _HALF = 4, 2
-#: Field of the hardware that an option overrides.
+#: Hardware field that an option overrides.
 _OVERRIDES = {
     "device_memory": "memory_bytes",
     "bandwidth": "node_bytes_per_s",
@@ -92,7 +91,7 @@ _OVERRIDES = {
 #: A machine description is a few lines; a larger file is not one.
 MAX_FILE_BYTES = 64 * 1024
 _MAX_NAME_LENGTH = 100
-#: Bounds of every number in bytes, flop/s and nanoseconds, so that times of a plan stay finite.
+#: Bounds of every number in bytes, flop/s and nanoseconds; they keep plan times finite.
 _MIN_VALUE, _MAX_VALUE = 1e-6, 1e18
 #: TOML key: (field, factor from the key's unit to the field's unit).
 _NUMBER_FIELDS: Mapping[str, tuple[str, float]] = {
@@ -114,7 +113,7 @@ _KEYS = ("base", "name", *_NUMBER_FIELDS)
 
 
 class PlanRequest(Struct, frozen=True, kw_only=True):
-    """The options of a plan, named as the user names them; None is not stated.
+    """The options of a plan, with the names that users see; None: not given.
 
     Memory is in bytes, a bandwidth in bytes per second, a latency in nanoseconds, ``constant_buffers`` in
     elements. ``model``: ``module:function``. ``hardware``: a name or the path of a file. Without ``stage``,
@@ -156,7 +155,7 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
 
 
 def make_job(request: PlanRequest, count_model: Callable[[str, Job], Job]) -> Job:
-    """Return the requested job, with usual values for what is not stated.
+    """Return the requested job, with typical values for omitted options.
 
     ``count_model``: returns the job with the counted parameters of the model that ``request.model`` builds.
 
@@ -204,7 +203,7 @@ def choose_schemes(request: PlanRequest) -> Sequence[Scheme]:
 
 
 def choose_element_bytes(precision: Precision, optimizer: Optimizer) -> ElementBytes:
-    """Return the bytes per element, including fp32 master weights and gradient copy for 16-bit models."""
+    """Return the bytes per element, including fp32 master weights and a gradient copy for 16-bit models."""
     state = _STATE_BYTES[optimizer]
     if precision == "fp32":
         return ElementBytes(
@@ -219,7 +218,7 @@ def choose_element_bytes(precision: Precision, optimizer: Optimizer) -> ElementB
 
 
 def _read_model(request: PlanRequest) -> tuple[str, int, Shape | None]:
-    """Return name, parameters and shape from exactly one option; a ``--model`` is not counted yet.
+    """Return name, parameters and shape from exactly one option; ``--model`` is counted later.
 
     Raises:
         BadInput: not exactly one model is given, or the preset is unknown.
@@ -236,7 +235,7 @@ def _read_model(request: PlanRequest) -> tuple[str, int, Shape | None]:
         raise BadInput(message, hint=f"use one of: {', '.join(options)}")
     _refuse_unused(request, given[0])
     if request.preset is not None:
-        # A preset's model, with the context extended to the sequence length if it is shorter.
+        # A preset model; a context shorter than the sequence is extended to it.
         from zprof.planner.model_shapes import count_parameters, find_preset
 
         preset = find_preset(request.preset)
@@ -290,7 +289,7 @@ def _model_from_shape(request: PlanRequest) -> tuple[str, int, Shape | None]:
 
 
 def _read_hardware(request: PlanRequest) -> Hardware | None:
-    """Return the named hardware with the overrides, or None if there is no name.
+    """Return the named hardware with overrides; None without a name.
 
     Raises:
         BadInput: it cannot be found or read, or an override is given without a name.
@@ -309,7 +308,7 @@ def _read_hardware(request: PlanRequest) -> Hardware | None:
 
 
 def find_hardware(name_or_path: str) -> Hardware:
-    """Return the preset of that name, in any case, or the machine described by a ``.toml`` file.
+    """Return the preset with that name (case is ignored), or the machine described by a ``.toml`` file.
 
     Raises:
         BadInput: no preset has that name (the message lists them), or the file cannot be used.

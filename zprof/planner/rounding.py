@@ -1,4 +1,4 @@
-"""Integer division for sizes that must round up: parts of elements, ranks and layers."""
+"""Integer division that rounds up, for shares of elements, ranks and layers."""
 
 
 def ceil_div(total: int, parts: int) -> int:

@@ -1,20 +1,20 @@
 """Evaluate ZeRO-3 of a job over bandwidth, latency, tokens and world size.
 
 Super-linear speed-up is split into an equal-batch and a larger-batch effect. Sharding over more ranks frees
-memory on each device. It can then run a larger micro-batch, which amortizes the exposed time (arXiv
-1910.02054, section 10.3, figure 3, table 6). With thr(N, n) the throughput of a device at N ranks and n
-samples per micro-batch:
+memory on each device. The device can then run a larger micro-batch, which amortizes the exposed time (arXiv
+1910.02054, section 10.3, figure 3, table 6). thr(N, n) is the throughput of a device at N ranks and n samples
+per micro-batch:
 
     total = thr(N, n_N) / thr(N_0, n_0) = [thr(N, n_0) / thr(N_0, n_0)] x [thr(N, n_N) / thr(N, n_0)]
 
 The first factor is the equal-batch effect. It is barely above 1, because sharding over more ranks does not
-reduce traffic. n_N is the largest micro-batch that fits according to the memory plan. If some term is unknown
-(counted units carry bytes for one batch size only), n_N is the largest that fits next to model states,
+reduce traffic. n_N is the largest micro-batch that fits by the memory plan. If some term is unknown (counted
+units carry bytes for one batch size only), n_N is the largest micro-batch that fits next to model states,
 gathered units, checkpoints and the recomputed block. This is an upper bound.
 
 Reported activations follow ``memory.closed_forms``, excluding work buffers and the optimizer's copies.
 
-The working set is the sharded states plus the units gathered at the same time. arXiv 1910.02054 does not
+The working set is the sharded states plus the units gathered together. arXiv 1910.02054 does not
 include the latter in its 15.6 GB for 1e12 parameters on 1024 devices.
 
 Break-even: the tokens per device and micro-batch at which compute starts to hide ZeRO-3's traffic. Without
@@ -23,7 +23,7 @@ latency, a unit of psi elements takes 2 psi T / (F eta) to compute and b psi / b
     forward     T* = b F eta / (2 beta), F eta / beta at 2 bytes
     backward    (b_gather + b_reduce) F eta / (2 k beta), k = 2, or 3 with recomputation: then 2/3 T*
 
-for any model size, with beta the bandwidth of the data-parallel group. The full step, including latency and
+for any model size; beta is the bandwidth of the data-parallel group. The full step, including latency and
 the parts that cannot be overlapped (the first gather, the last reduction), comes from the step model.
 """
 
@@ -49,7 +49,7 @@ from zprof.planner.rounding import ceil_div
 from zprof.planner.unit_times import EqualUnits, UnitStack, achieved_flops_per_s, stack_units
 from zprof.step.from_plan import make_data_group, make_group
 
-#: Hardware to compare if none is given; they differ in speed (an h200 is an h100 with more memory).
+#: Hardware to compare by default, all of different speed (an h200 is an h100 with more memory).
 _KINDS = (V100, A100, H100)
 LATENCIES_NS = (5_000, 10_000, 50_000, 100_000)
 #: World sizes go up to this, or to the job's own size.
@@ -58,10 +58,10 @@ _MAX_DEVICES = 1024
 _MAX_SAMPLES = 1 << 20
 #: Hop latency of a fast and of a slow network.
 _FAST_NS, _SLOW_NS = 10_000, 100_000
-#: Units a quarter of the size: roughly one matrix of a block each.
+#: Split into units of a quarter of the size: about one matrix of a block each.
 _SPLIT_FACTOR = 4
 _HALF = 0.5
-#: Smaller ratios print as 1.00 with two decimals.
+#: Smaller ratios would print as 1.00.
 _SUPER_LINEAR_RATIO = 1.005
 #: A step "holds" if it keeps this share of the speed it would have with free gathers and reductions. The
 #: threshold is a choice; 0.97 would need about 8 % fewer tokens.
@@ -72,12 +72,12 @@ _MAX_TOKENS = 1 << 26
 
 
 def analyze_sensitivity(job: Job) -> Sensitivity:
-    """Evaluate ZeRO-3 of a job over bandwidth, latency, tokens and world size, and write the answers.
+    """Evaluate ZeRO-3 for a job over bandwidth, latency, tokens and world size, and write the answers.
 
-    Units are derived from the shape after the job is spread, because spreading changes the micro-batches and
-    with them the bytes. Without hardware, the break-even is computed for all presets, and the series are
-    empty. Without a peak in the job's precision the result is empty (the plan has the
-    gap). Without a batch, the job gets the largest power of two of tokens up to the break-even.
+    Units are derived from the shape after the job is spread over devices, because that changes the
+    micro-batches and so the bytes. Without hardware, the break-even is computed for all presets, and the
+    series are empty. Without a peak in the job's precision the result is empty (the plan reports the gap).
+    Without a batch, the token count is the largest power of two up to the break-even.
     """
     if job.hardware is not None and achieved_flops_per_s(job, job.hardware) is None:
         return Sensitivity()
@@ -104,7 +104,7 @@ def analyze_sensitivity(job: Job) -> Sensitivity:
 
 
 def _add_series(known: Sensitivity, job_without_units: Job, job: Job, stack: UnitStack) -> Sensitivity:
-    """Add the series; the bytes of ``job_without_units``' units depend on the batch."""
+    """Add the series; ``job_without_units`` has no units yet, because their bytes depend on the batch."""
     speed_up = compute_speed_up(job_without_units, stack, list_world_sizes(job_without_units))
     return replace(
         known,
@@ -118,7 +118,7 @@ def _add_series(known: Sensitivity, job_without_units: Job, job: Job, stack: Uni
 
 
 def _place_on_hardware(job: Job, hardware: Hardware) -> Job:
-    """Return the job on that hardware, with a number of tokens."""
+    """Return the job on that hardware with a token count."""
     placed = replace(job, hardware=hardware)
     if job.batch.tokens is not None:
         return placed
@@ -155,7 +155,7 @@ def compute_token_points(
 
 
 def compute_world_points(job: Job, stack: UnitStack) -> tuple[SensitivityPoint, ...]:
-    """Return points from one node on, doubling the data-parallel ranks; a device keeps its batch."""
+    """Return points from one node upward, doubling the data-parallel ranks; the batch per device stays."""
     scaled = [with_ranks(job, dp) for dp in list_world_sizes(job)]
     return _known_points(
         _make_point(scaled_job, stack, total_state_bytes(scaled_job, Scheme.ZERO_3)) for scaled_job in scaled
@@ -200,7 +200,7 @@ def _known_points(points: Iterable[SensitivityPoint | None]) -> tuple[Sensitivit
 def compute_speed_up(
     job: Job, stack: UnitStack, dp_degrees: Sequence[int], scheme: Scheme = Scheme.ZERO_3
 ) -> tuple[SpeedUp, ...]:
-    """Return the speed-up of every world size at which a sample fits, relative to the smallest.
+    """Return the speed-up of every world size that fits a sample, relative to the smallest.
 
     Empty if unknown. ``job`` must not have its units filled in yet, because their bytes depend on the batch.
     """
@@ -215,9 +215,9 @@ def compute_speed_up(
 
 
 def find_max_samples(job: Job, scheme: Scheme) -> tuple[int, bool]:
-    """Return a device's largest micro-batch that fits, and True if it is an upper bound.
+    """Return the largest micro-batch that fits a device, and True if the size is an upper bound.
 
-    0 if none fits or the inputs are unknown; an upper bound if some memory is unknown.
+    The size is 0 if no sample fits or the inputs are unknown, and an upper bound if some memory is unknown.
     """
     if job.hardware is None or job.shape is None or job.batch.sequence is None:
         return 0, False
@@ -247,7 +247,7 @@ def find_max_samples(job: Job, scheme: Scheme) -> tuple[int, bool]:
 def _compare_worlds(
     first: tuple[Job, int, bool], world: tuple[Job, int, bool], stack: UnitStack, scheme: Scheme
 ) -> SpeedUp | None:
-    """Return the speed-up of a world over the first one, each with the largest micro-batch that fits."""
+    """Return the speed-up of a world over the first, each with the largest micro-batch that fits."""
     (first_job, first_samples, _), (job, samples, at_most) = first, world
     base = _device_throughput(first_job, stack, first_samples, scheme)
     equal_batch = _device_throughput(job, stack, first_samples, scheme)
@@ -274,7 +274,7 @@ def _device_throughput(job: Job, stack: UnitStack, samples: int, scheme: Scheme)
 
 
 def micro_batch_activation_bytes(job: Job, samples: int) -> int | None:
-    """Return the bytes that the forward saves for the backward; None if shape or sequence is unknown."""
+    """Return the bytes that the forward pass saves for the backward; None if shape or sequence is unknown."""
     shape, sequence, mp = job.shape, job.batch.sequence, job.degrees.mp
     if shape is None or sequence is None:
         return None
@@ -289,7 +289,7 @@ def write_answers(
 ) -> Iterator[str]:
     """Yield the sentences for one kind of hardware: whether the speed holds, then whether the job fits.
 
-    ``job`` must use ``hardware`` and have a number of tokens.
+    ``job`` must use ``hardware`` and have a token count.
     """
     devices = f"{job.degrees.devices:,} {'device' if job.degrees.devices == 1 else 'devices'}"
     start = f"{hardware.name}, {devices}"
@@ -333,7 +333,7 @@ def compare_hardware(job: Job, kinds: Sequence[Hardware], even: Sequence[BreakEv
 
 
 def write_speed_up(rows: Sequence[SpeedUp]) -> Iterator[str]:
-    """Yield the speed-up from the smallest world size at which a sample fits to the largest."""
+    """Yield the speed-up from the smallest to the largest world size that fits a sample."""
     if len(rows) < 2:
         return
     first, last = rows[0], rows[-1]
@@ -405,7 +405,7 @@ def _write_latency_sentence(start: str, job: Job, stack: UnitStack) -> str | Non
 
 
 def _write_fit_sentence(start: str, job: Job, hardware: Hardware) -> str:
-    """Return the memory verdict: from the peak if it is known, else from states and gathered units."""
+    """Return the memory verdict, based on the peak if known, else on states and gathered units."""
     sizes = [term.bytes for term in plan_memory(job, Scheme.ZERO_3).terms]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
@@ -444,7 +444,7 @@ def _format_size(size_bytes: int) -> str:
 def compute_break_even(job: Job, hardware: Hardware, stack: UnitStack | None) -> Iterator[BreakEven]:
     """Yield the break-even at each bandwidth; ``job`` must use ``hardware``.
 
-    Yields nothing for a single data-parallel rank, which communicates nothing, or if the peak in the job's
+    Yields nothing for a single data-parallel rank, which does not communicate, or if the peak in the job's
     precision is unknown.
     """
     rate = achieved_flops_per_s(job, hardware)
@@ -466,7 +466,8 @@ def compute_break_even(job: Job, hardware: Hardware, stack: UnitStack | None) ->
 
 
 def find_min_tokens(job: Job, stack: UnitStack) -> int | None:
-    """Return the minimum tokens at which the step keeps ``MIN_SPEED_RATIO``; None if never or unknown.
+    """Return the minimum tokens at which the step keeps ``MIN_SPEED_RATIO``; None if it never does or is
+    unknown.
 
     More tokens never lower the ratio: compute grows with them, a gather does not.
     """
@@ -494,9 +495,9 @@ def _keeps_speed(job: Job, stack: UnitStack, tokens: int) -> bool:
 
 
 def with_bandwidth(job: Job, ratio: float) -> Job:
-    """Scale the bandwidth that a data-parallel group gets from the network between nodes.
+    """Scale the inter-node bandwidth of the data-parallel group.
 
-    ``ratio`` applies to min(bus, node g / devices per node), so that it has an effect even if the bus is the
+    ``ratio`` applies to min(bus, node g / devices per node), so it has an effect even if the bus is the
     bottleneck. A group within one node is not affected.
     """
     if job.hardware is None:
@@ -514,7 +515,7 @@ def scale_network(hardware: Hardware, degrees: Degrees, ratio: float) -> Hardwar
 
 
 def with_latency(job: Job, latency_ns: int) -> Job:
-    """Return the job with a different hop latency between nodes."""
+    """Return the job with a different inter-node hop latency."""
     if job.hardware is None:
         return job
     return replace(job, hardware=replace(job.hardware, inter_latency_ns=latency_ns))
@@ -523,8 +524,8 @@ def with_latency(job: Job, latency_ns: int) -> Job:
 def with_tokens(job: Job, tokens: int) -> Job:
     """Return the job with a different number of tokens per device and micro-batch.
 
-    Flop per token are kept, as with more samples of the same length: longer sequences would cost more
-    attention.
+    Flop per token stay the same, as with more samples of the same length: longer sequences would need more
+    attention flop.
     """
     return replace(job, batch=Batch(samples=1, sequence=tokens, micro_batches=job.batch.micro_batches))
 
@@ -535,7 +536,7 @@ def with_samples(job: Job, samples: int) -> Job:
 
 
 def with_ranks(job: Job, dp: int) -> Job:
-    """Return the job with a different number of data-parallel ranks; each keeps its batch."""
+    """Return the job with a different number of data-parallel ranks; the batch per rank stays."""
     return replace(job, degrees=replace(job.degrees, dp=dp))
 
 

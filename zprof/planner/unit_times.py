@@ -1,21 +1,19 @@
-"""Estimate the compute, gather and reduction time of each unit of a job on given hardware.
+"""Estimate each unit's compute, gather and reduction time on given hardware, and its live bytes by operator.
 
     c_u = flop_u / (F eta), flop_u = 2 psi_u T unless the unit provides it
-    b_u = 2 c_u, 3 c_u with recomputation of the forward
+    b_u = 2 c_u, 3 c_u with recomputation
 
-with psi_u elements, T tokens per device and micro-batch, and F eta the achieved flop/s (arXiv 1910.02054,
-section 4.2; backward and recomputation: arXiv 2104.04473, appendix). The root is not recomputed. Frozen
-weights have no weight-gradient product in the backward. The optimizer's update is not included.
+for psi_u elements, T tokens per device and micro-batch, and F eta achieved flop/s (arXiv 1910.02054, section
+4.2; backward and recomputation: arXiv 2104.04473, appendix). The root is not recomputed. Frozen weights have
+no weight-gradient product in the backward pass. The optimizer's update is not included.
 
-Equal units are grouped in runs, so that a model with a hundred thousand layers plans as fast as one with ten.
+Equal units are grouped in runs: a model with a hundred thousand layers plans as fast as one with ten.
 F is the vendor's peak for 16-bit matrices, or for fp32 without TF32 if a parameter element has 4 bytes.
 
-Compute the live bytes of a unit after each operator of its forward and backward.
-
-A pass is a list of steps: an operator allocates tensors, then tensors die. The live bytes are taken after
-each operator, while its inputs and outputs are both live, so the peak is one of these moments.
-
-Split matrices of model parallelism add sums over the ranks: Megatron-LM, arXiv 1909.08053, section 3.
+To find live bytes, a pass is replayed as a list of steps: an operator allocates tensors, then tensors are
+freed. Live bytes are measured after each operator, while its inputs and outputs are both live, so the peak is
+one of these moments. With model parallelism, split matrices need an all-reduce (Megatron-LM, arXiv
+1909.08053, section 3).
 """
 
 import math
@@ -33,15 +31,16 @@ from zprof.step.from_plan import StackTimes, UnitTimes, all_reduce_ns, gather_ns
 
 #: A matrix product takes 2 flop per weight and token (arXiv 1910.02054, section 4.2).
 _FLOP_PER_ELEMENT = 2
-#: The backward multiplies twice per forward product: by the inputs, and by the weights if they are trained.
+#: The backward pass does two products per forward product: for the input gradient, and for the weight
+#: gradient if the weights are trained.
 _INPUT_PRODUCTS = 1
 _NS_PER_S = 1e9
-#: Name of a gradient kept until another use of the same parameters produces its own.
+#: Name of a gradient kept until another use of the same parameters produces its gradient.
 HELD_GRADIENT = "held"
 
 
 class EqualUnits(Struct, frozen=True, kw_only=True):
-    """A run of consecutive units that are equal in everything that affects time.
+    """A run of consecutive units that are equal in all that affects time.
 
     ``flop_per_token``: forward flop of one unit.
     """
@@ -52,7 +51,7 @@ class EqualUnits(Struct, frozen=True, kw_only=True):
 
 
 class UnitStack(Struct, frozen=True, kw_only=True):
-    """Units of one device in forward order; ``root`` encloses the others, if there is one."""
+    """Units of one device in forward order; ``root``, if any, encloses the others."""
 
     runs: tuple[EqualUnits, ...]
     root: EqualUnits | None = None
@@ -74,12 +73,12 @@ class UnitStack(Struct, frozen=True, kw_only=True):
 
     @property
     def last(self) -> EqualUnits:
-        """The run of the last unit; the root only if it is alone, because it encloses the others."""
+        """The run of the last unit; the root only if there is no other unit."""
         return self.all[-1]
 
 
 def stack_units(job: Job) -> UnitStack | None:
-    """Return the units of a job grouped in runs; None if the job has no units."""
+    """Return the units of a job as runs; None if the job has no units."""
     if not job.units:
         return None
     inner = [unit for unit in job.units if not unit.encloses]
@@ -99,7 +98,9 @@ def _group_runs(units: Sequence[ModelUnit], tokens: int | None) -> tuple[EqualUn
 
 
 def _flop_per_token(unit: ModelUnit, tokens: int | None) -> float:
-    """Return the unit's flop per token, or estimate it from its matrices; attention would add s/6h."""
+    """Return the unit's flop per token, or an estimate from its matrices; attention would add a share of
+    s/6h.
+    """
     if unit.forward_flop is None or not tokens:
         active = unit.elements if unit.active_elements is None else unit.active_elements
         return float(_FLOP_PER_ELEMENT * active)
@@ -108,7 +109,7 @@ def _flop_per_token(unit: ModelUnit, tokens: int | None) -> float:
 
 def select_device_stack(job: Job, stack: UnitStack) -> UnitStack:
     """Return the units of the largest pipeline stage: the root and its share of the blocks, rounded up."""
-    # The first ``count`` blocks, with the root.
+    # The root and the first ``count`` blocks.
     count = ceil_div(stack.blocks, job.degrees.pp)
     remaining, runs = count, []
     for run in stack.runs:
@@ -145,12 +146,14 @@ def compute_device_times(job: Job, hardware: Hardware, stack: UnitStack, stage: 
 
 
 def trained_elements(job: Job, elements: int) -> int:
-    """Return the trained part of ``elements``, as if frozen ones were spread evenly over the model."""
+    """Return the trained part of ``elements``, assuming that frozen elements are spread evenly over the
+    model.
+    """
     return elements - elements * job.frozen_parameters // job.parameters
 
 
 def time_data_link(job: Job, hardware: Hardware, run: EqualUnits, stage: int) -> tuple[int, int]:
-    """Return the times of gathering a unit's parameters and of reducing its gradients, in ns.
+    """Return the times to gather a unit's parameters and to reduce its gradients, in ns.
 
     Stage 0 all-reduces. Frozen elements have no gradient and are not gathered after an update (stages 1 and
     2). Constant-size buffers split a reduction into several messages; a gather is one message.
@@ -183,7 +186,7 @@ def _time_unit(
 
 
 def _model_parallel_times(job: Job, hardware: Hardware, stack: UnitStack) -> BlockTimes | None:
-    """Return a block's collective times, scaled by the number of blocks per unit."""
+    """Return the collective times of a block, scaled by the number of blocks per unit."""
     if job.degrees.mp == 1 and not job.residual.offload:
         return BlockTimes(forward_ns=0, backward_ns=0, copy_ns=0)
     block = block_times(job, hardware)
@@ -198,18 +201,18 @@ def _model_parallel_times(job: Job, hardware: Hardware, stack: UnitStack) -> Blo
 
 
 def achieved_flops_per_s(job: Job, hardware: Hardware) -> float | None:
-    """Return the achieved flop/s; None if the job computes in fp32 and that peak is unknown."""
+    """Return the achieved flop/s; None if the job computes in fp32 and the fp32 peak is unknown."""
     peak = hardware.peak_flops_per_s(job.element_bytes.parameter)
     return None if peak is None else peak * hardware.efficiency_ratio
 
 
 class UnitMoment(Struct, frozen=True, kw_only=True):
-    """Live bytes of a unit, apart from its weights, at one moment of its forward or backward.
+    """Live bytes of a unit, without its weights, at one moment of its forward or backward pass.
 
     ``saved_bytes``: tensors saved for the backward. ``work_bytes``: temporary buffers. ``held_bytes``, not
-    part of ``work_bytes``: a gradient that autograd keeps because another use of the same parameters
-    follows. ``gradient_elements``: parameter gradient elements produced so far. ``fresh_elements``: those
-    that autograd has not handed over yet.
+    part of ``work_bytes``: a gradient that autograd keeps because another use of the same parameters follows.
+    ``gradient_elements``: parameter-gradient elements produced so far. ``fresh_elements``: the part that
+    autograd has not handed over yet.
     """
 
     operator: str
@@ -221,10 +224,10 @@ class UnitMoment(Struct, frozen=True, kw_only=True):
 
 
 class UnitMoments(Struct, frozen=True, kw_only=True):
-    """Moments of a unit in order; the last one of each pass is the state after the pass.
+    """Moments of a unit in order; the last moment of each pass is the state after the pass.
 
-    A unit that encloses others has one part of each pass before the others' and one after (``*_end``).
-    ``checkpointed``: the forward of a unit that saves only its input.
+    A unit that encloses others runs one part of each pass before the enclosed units and one after
+    (``*_end``). ``checkpointed``: the forward pass of a unit that saves only its input.
     """
 
     forward: tuple[UnitMoment, ...] = ()
@@ -235,7 +238,7 @@ class UnitMoments(Struct, frozen=True, kw_only=True):
 
 
 class OperatorStep(Struct, frozen=True, kw_only=True):
-    """An operator: bytes it allocates by name, names that die after it, and parameter gradient elements."""
+    """An operator: allocated bytes by name, names freed after it, and parameter-gradient elements."""
 
     operator: str
     makes: Mapping[str, int] = field(default_factory=dict)
@@ -250,10 +253,10 @@ def replay_operators(
     live: Mapping[str, int],
     made: int = 0,
 ) -> tuple[UnitMoment, ...]:
-    """Return the moment after each step, and a final one after the last drops.
+    """Return the moment after each step, and a final moment after the last tensors are freed.
 
-    ``saved``: names that the forward saves for the backward. ``live``: bytes live before the first step, by
-    name. ``made``: gradient elements produced before it.
+    ``saved``: names that the forward pass saves for the backward. ``live``: live bytes before the first step,
+    by name. ``made``: gradient elements already produced by then.
     """
     live_bytes = dict(live)
     moments: list[UnitMoment] = []
@@ -287,7 +290,7 @@ def with_gradients(moments: UnitMoments, part: int, total: int) -> UnitMoments:
 
 
 def saved_bytes_by_name(steps: Iterable[OperatorStep], saved: Collection[str]) -> Mapping[str, int]:
-    """Return bytes by name of the saved tensors that the steps allocate."""
+    """Return the bytes of the saved tensors that the steps allocate, by name."""
     return {name: size for step in steps for name, size in step.makes.items() if name in saved}
 
 
@@ -311,7 +314,7 @@ def _make_moment(
 
 
 def row_parallel(operator: str, name: str, sizes: ModelSizes) -> Iterator[OperatorStep]:
-    """Yield a row-parallel product: the sum over the ranks, then the bias add, which allocates its result."""
+    """Yield a row-parallel product: the all-reduce, then the bias add, which allocates its result."""
     if sizes.ranks == 1:
         yield OperatorStep(operator=operator, makes={name: sizes.stream_bytes})
         return
@@ -320,6 +323,6 @@ def row_parallel(operator: str, name: str, sizes: ModelSizes) -> Iterator[Operat
 
 
 def copy_gradient(sizes: ModelSizes) -> Iterator[OperatorStep]:
-    """Yield the all-reduce of a column-parallel layer's input gradient, which runs on a copy."""
+    """Yield the all-reduce of the input gradient of a column-parallel layer, which runs on a copy."""
     if sizes.ranks > 1:
         yield OperatorStep(operator="all_reduce", makes={"copy": sizes.stream_bytes}, drops=("copy",))

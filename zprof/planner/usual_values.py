@@ -1,11 +1,11 @@
-"""Fill in what a job does not state with usual values, so that a plan can answer; each is named as assumed.
+"""Fill in values that a job leaves out with typical ones, and report each as assumed.
 
-Shape for a number of parameters P, if no shape is stated. The block is that of the Llama family, the hidden
-size h that of the published model nearest to P (by ratio) that the degrees divide, in heads of 128 (64 below
-h = 2048). The number of layers is a multiple of 4 and of the pipeline stages, for an MLP of 8/3 h; from
-h = 8192 on, for one of 7/2 h and 8 heads of keys and values (Llama 2 70B, arXiv 2307.09288). The MLP then
-becomes as wide as it must be for the shape to count P, to about 0.05 %. The vocabulary is 32,000 (Llama 2),
-and the head is not tied.
+If no shape is given, derive one from the parameter count P: a Llama-style block with the hidden size h of the
+published model nearest to P (by ratio) that the parallel degrees divide, and heads of 128 (64 below h =
+2048). The number of layers is a multiple of 4 and of the pipeline stages. It assumes an MLP of 8/3 h, or for
+h >= 8192 an MLP of 7/2 h and 8 key-value heads (Llama 2 70B, arXiv 2307.09288). The MLP width is then
+adjusted until the shape has P parameters, to about 0.05 %. The vocabulary is 32,000 (Llama 2), and the head
+is not tied.
 
     hidden    model                     source
     768       GPT-3 Small to 2.7B       arXiv 2005.14165, table 2.1
@@ -15,10 +15,10 @@ and the head is not tied.
     20480     530B                      arXiv 2201.11990, section 3.2
     25600     1T                        arXiv 2104.04473, table 1
 
-13e9 gives 40 layers of hidden 5120, as Llama 13B and Llama 2 13B have; 7.5e9 gives 36 of 4096.
+13e9 gives 40 layers of hidden size 5120, like Llama 13B and Llama 2 13B; 7.5e9 gives 36 layers of 4096.
 
-A micro-batch is one sample of 4,096 tokens (Llama 2), or of the model's context if that is shorter. The
-device is an H100. What is stated is never replaced: a usual value that would contradict it is not used.
+A micro-batch is one sample of 4,096 tokens (Llama 2), or of the model's context if shorter. The device is an
+H100. Given values are never replaced: a typical value that would contradict them is not used.
 """
 
 import math
@@ -35,31 +35,31 @@ from zprof.planner.rounding import ceil_div
 _SAMPLES = 1
 _SEQUENCE = 4096
 _VOCABULARY = 32_000
-#: Parameters of published models and their hidden size.
+#: Parameters and hidden sizes of published models.
 _WIDTHS = (
     *((125e6, 768), (350e6, 1024), (760e6, 1536), (1.3e9, 2048), (2.7e9, 2560)),
     *((6.7e9, 4096), (13.0e9, 5120), (32.5e9, 6656), (65.2e9, 8192)),
     *((175e9, 12_288), (405e9, 16_384), (530e9, 20_480), (1e12, 25_600)),
 )
-#: Beyond this ratio to the nearest published model, no shape is usual.
+#: Further than this ratio from every published model, no shape is assumed.
 _MAX_RATIO = 2.5
 _LAYER_MULTIPLE, _MLP_MULTIPLE = 4, 8
 _HEAD_WIDTH, _NARROW_HEAD_WIDTH, _WIDE_FROM = 128, 64, 2048
 _GROUPED_FROM, _KV_HEADS = 8192, 8
-#: Parameters of a block in h^2, by which the layers are counted.
+#: Parameters per block, in units of h^2; determines the number of layers.
 _BLOCK_ELEMENTS, _GROUPED_BLOCK_ELEMENTS = 12, 12.75
-#: Bounds of hidden / layers; published models have 53 to 203.
+#: Bounds of hidden / layers; published models: 53 to 203.
 _MIN_ASPECT, _MAX_ASPECT = 32, 256
-#: Bounds of the MLP's width, relative to the hidden size; published ones are 2.7 to 5.3.
+#: Bounds of the MLP width relative to the hidden size; published models: 2.7 to 5.3.
 _MIN_MLP_RATIO, _MAX_MLP_RATIO = 1, 8
-#: Parts that decide what a device holds in memory.
+#: Assumptions that affect device memory.
 _IN_MEMORY = frozenset({Assumed.SHAPE, Assumed.MICRO_BATCH, Assumed.SEQUENCE})
 
 
 def assume_missing(job: Job) -> Job:
-    """Return the job with usual values for shape, batch and hardware as far as they are not stated.
+    """Return the job with typical values for a missing shape, batch or hardware.
 
-    A counted model (units without a shape) keeps its batch: its own limits on the tokens are unknown.
+    A model known only by its units keeps its batch, because its context limit is unknown.
     """
     for fill in (_assume_shape, _assume_batch, _assume_hardware):
         filled = fill(job)
@@ -69,7 +69,7 @@ def assume_missing(job: Job) -> Job:
 
 
 def drop_assumed(job: Job) -> Job:
-    """Return the job as it was stated."""
+    """Return the job as given, without assumed values."""
     if not job.assumed:
         return job
     assumed, batch = set(job.assumed), job.batch
@@ -88,7 +88,7 @@ def drop_assumed(job: Job) -> Job:
 
 
 def list_assumed_leaves(job: Job, scheme: Scheme) -> tuple[str, ...]:
-    """Return the leaves of a plan's row that rest on assumed parts of the job.
+    """Return the leaves of a plan row that rest on assumptions.
 
     The states of a ZeRO stage follow from the number of parameters.
     """
@@ -104,7 +104,7 @@ def list_assumed_leaves(job: Job, scheme: Scheme) -> tuple[str, ...]:
 
 
 def list_assumed_traffic(job: Job, scheme: Scheme, axis: Axis) -> tuple[str, ...]:
-    """Return the leaves of a link's traffic that rest on assumed parts of the job.
+    """Return the leaves of a link's traffic that rest on assumptions.
 
     The bytes that a ZeRO stage moves follow from the number of parameters, unless a unit stays gathered.
     """
@@ -150,7 +150,7 @@ def _is_possible(job: Job) -> bool:
 
 
 def infer_shape(parameters: int, degrees: Degrees) -> Shape | None:
-    """Return a usual shape of that size that the degrees divide; None if there is none."""
+    """Return a typical shape of that size that the degrees divide; None if there is none."""
     if not _WIDTHS[0][0] / _MAX_RATIO <= parameters <= _WIDTHS[-1][0] * _MAX_RATIO:
         return None
     nearest_first = sorted(_WIDTHS, key=lambda entry: abs(math.log(entry[0] / parameters)))
@@ -181,7 +181,7 @@ def _make_shape(parameters: int, hidden: int, degrees: Degrees) -> Shape | None:
         tied=False,
     )
     block = LlamaBlock(kv_heads=kv_heads, head_width=head_width, mlp=0)
-    # The MLP is as wide as the missing parameters need.
+    # The MLP holds the remaining parameters.
     missing = parameters - count_parameters(replace(shape, block=block))
     multiple = math.lcm(_MLP_MULTIPLE, degrees.mp)
     mlp = round(missing / (3 * layers * hidden * multiple)) * multiple

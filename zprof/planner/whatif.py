@@ -4,11 +4,11 @@ The peak is predicted by tenant, on the rank with the highest peak:
 
     predicted = recorded + (model of the changed step - model of this step)
 
-Parameters and optimizer state follow the ZeRO formula of the stage (arXiv 1910.02054, section 5), with the
-padding and step counters that the engine reports. Bytes outside the model stay as recorded.
+Parameters and optimizer state follow the ZeRO formula of the stage (arXiv 1910.02054, section 5) with the
+engine's padding and step counters. Bytes outside the model stay as recorded.
 
-Moments of a step at which memory may peak, along the schedule of the run (:mod:`zprof.step.schedule`), with
-d units prefetched and at most L reductions in flight:
+Moments of a step at which memory may peak, in the order of the schedule (:mod:`zprof.step.schedule`), with d
+units prefetched and at most L reductions in flight:
 
     forward of unit j     gathered (root, j, d ahead), activations of the units up to j
     backward of j starts  the same gathered, min(L, reduced) buckets, shards of reduced gradients, activations
@@ -17,7 +17,7 @@ d units prefetched and at most L reductions in flight:
     optimizer             all gradients
 
 Unsharded gradients stay in stages 0 and 1. gloo allocates scratch of the message size during a reduce_scatter
-or all_gather; it counts if the run used any.
+or all_gather; scratch counts if the run used any.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,11 +66,11 @@ from zprof.step.schedule import (
 from zprof.step.unit_calibration import CalibratedModel
 from zprof.step.unit_replay import StepPasses
 
-#: Gathers of new parameters that hold scratch at the same time, after the update.
+#: Gathers of updated parameters that hold scratch at the same time.
 _CONCURRENT_GATHERS = 2
 
 BytesByTenant = dict[Tenant, float]
-#: Share of a change's effect that is added to the range, on top of the model's error on the run.
+#: Share of a predicted effect that widens the range, in addition to the model error on the run.
 _EFFECT_ERROR_RATIO = 0.1
 _TENANT_ASSUMPTIONS = {
     Tenant.PARAMETERS: ASSUMED_STATES,
@@ -82,10 +82,10 @@ _FORMULA_TENANTS = (Tenant.PARAMETERS, Tenant.OPTIMIZER_STATE)
 
 
 class MemorySizes(Struct, frozen=True, kw_only=True):
-    """Sizes that the walk needs in addition to the units.
+    """Sizes for the walk, in addition to the units.
 
     ``gradients``: bytes of all gradients as stored; ``ranks``: ranks that share them. ``activations``: bytes
-    saved by a full forward. ``scratch``: True if the backend allocates any.
+    saved by a full forward pass. ``scratch``: True if the backend allocates any.
     """
 
     gradients: float
@@ -94,12 +94,12 @@ class MemorySizes(Struct, frozen=True, kw_only=True):
     scratch: bool
 
 
-#: The rank with the highest peak, and its sizes for the walk.
+#: Rank with the highest peak, and its sizes for the walk.
 MeasuredMemory = tuple[RankMemory, MemorySizes]
 
 
 def predict_changes(analysis: RunAnalysis, changes: Sequence[Change] | None = None) -> Outlook:
-    """Predict the effect of changes on a run; ``changes=None`` means the usual ones.
+    """Predict the effect of changes on a run; ``changes=None``: the default changes.
 
     Raises:
         BadInput: a change is impossible, such as stage 4 or bandwidth 0.
@@ -124,9 +124,9 @@ def predict_changes(analysis: RunAnalysis, changes: Sequence[Change] | None = No
 
 
 def add_outlook(report: Report, analysis: RunAnalysis) -> Report:
-    """Return the report with predictions for the usual changes; unchanged if nothing can be predicted.
+    """Return the report with predictions for the default changes; unchanged if nothing can be predicted.
 
-    A job that is stuck has no step that could be shorter.
+    A stuck job has no step to shorten.
     """
     if is_stuck(report.hang):
         return report
@@ -172,7 +172,7 @@ def list_moments(
 ) -> Iterator[tuple[str, BytesByTenant]]:
     """Yield each moment as its phase and its bytes of gradients, communication buffers and activations.
 
-    Of several micro-batches, the last one is walked.
+    The walk covers the last micro-batch.
     """
     passes = [each for each in skeleton.passes if each.micro_batch == skeleton.micro_batches - 1]
     walk, phase = _Walk(skeleton, policy, sizes), PassPhase.FORWARD
@@ -198,10 +198,10 @@ def list_moments(
 
 
 class _Walk:
-    """What is live at a place of the schedule.
+    """Live units and reductions at a point in the schedule.
 
-    ``gathered``: gathered units, with the phase in which they were gathered. ``in_flight``: bytes of the
-    reductions that are not awaited yet.
+    ``gathered``: gathered units, with the phase in which they were gathered. ``in_flight``: bytes of
+    reductions not awaited yet.
     """
 
     def __init__(self, skeleton: StepPasses, policy: EnginePolicy, sizes: MemorySizes) -> None:
@@ -217,13 +217,13 @@ class _Walk:
         self.in_flight: dict[str, float] = {}
 
     def forward(self, unit: int) -> Iterator[BytesByTenant]:
-        """Yield the moment at the end of a unit's forward."""
+        """Yield the moment at the end of a unit's forward pass."""
         self._saved_units += 1
         scratch = self._scratch_bytes(unit) if self._policy.stage == 3 else 0.0
         yield self._make_moment(self._before_backward(), self._gathered_bytes() + scratch)
 
     def backward(self, unit: int) -> Iterator[BytesByTenant]:
-        """Yield the moments at the start and at the end of a unit's backward."""
+        """Yield the moments at the start and the end of a unit's backward pass."""
         buckets = sum(self.in_flight.values()) if self._policy.stage >= 2 else 0.0
         reducing = self._scratch_bytes(unit) if self.reduced and self._policy.stage else 0.0
         gathers_again = self.gathered.get(unit) is PassPhase.BACKWARD
@@ -235,7 +235,7 @@ class _Walk:
         yield self._make_moment(done + (own if self._policy.stage >= 2 else 0.0), buffers)
 
     def optimizer(self) -> BytesByTenant:
-        """Return the moment of the update."""
+        """Return the moment of the optimizer update."""
         scratch = 0.0
         if self._policy.stage in (1, 2) and self._inner and self._sizes.scratch:
             scratch = _CONCURRENT_GATHERS * self._inner[-1].gather_bytes
@@ -256,7 +256,7 @@ class _Walk:
         return self._sizes.gradients / self._sizes.ranks if self._has_several_micro_batches else 0.0
 
     def _gradient_bytes(self) -> float:
-        """Return the gradient bytes while a unit is in its backward."""
+        """Return the gradient bytes during a unit's backward pass."""
         if self._policy.stage < 2 or self._has_several_micro_batches:
             return self._before_backward()
         share = sum(self._units[unit].reduce_bytes for unit in self.reduced) / self._total_reduce_bytes
@@ -271,7 +271,7 @@ class _Walk:
 
 
 def measure_memory(analysis: RunAnalysis) -> MeasuredMemory | Gap:
-    """Return the memory figures that predictions start from; a gap if the run does not record enough."""
+    """Return the recorded memory that predictions start from, or a gap if the run records too little."""
     if not analysis.memory.per_rank:
         return make_gap("peak_without_memory")
     if len(compute_tenant_formulas(analysis.training)) < len(_TENANT_ASSUMPTIONS) - 1:
@@ -296,7 +296,9 @@ def measure_memory(analysis: RunAnalysis) -> MeasuredMemory | Gap:
 def predict_memory(
     analysis: RunAnalysis, memory: MeasuredMemory, model: CalibratedModel | None, change: Change
 ) -> tuple[PredictedFigure, ...]:
-    """Return ``peak_bytes`` and the tenants of the changed run; without a model, only model states change."""
+    """Return ``peak_bytes`` and the tenants of the changed run; without a memory model, only model states
+    change.
+    """
     rank, sizes = memory
     before, after = _formula_states(analysis, Change()), _formula_states(analysis, change)
     if model is not None:

@@ -32,12 +32,14 @@ class Knob(Struct, frozen=True, kw_only=True):
     def place(self, change: Change) -> int:
         """Return the index of the knob's current choice."""
         value = getattr(change, self.field)
-        return next((at for at, choice in enumerate(self.choices) if choice.value == value), self.measured)
+        return next(
+            (index for index, choice in enumerate(self.choices) if choice.value == value), self.measured
+        )
 
     @property
     def measured(self) -> int:
         """Return the index of the measured choice."""
-        return next(at for at, choice in enumerate(self.choices) if choice.value is None)
+        return next(index for index, choice in enumerate(self.choices) if choice.value is None)
 
     def is_turned(self, change: Change) -> bool:
         """Return True if the knob has an effect and differs from the measured choice."""

@@ -28,16 +28,16 @@ def get_bar_columns(bar: Bar, width: int) -> int:
     return bar.columns + max(0, width - 80) // 2
 
 
-def find_number(line: Row, cell: Cell) -> Value | None:
+def find_number(row: Row, cell: Cell) -> Value | None:
     """Return the number that pressing ``enter`` on a cell explains, if any.
 
     That is the cell's own number, else the first number of the row if the row opens nothing.
     """
     if isinstance(cell, Value) and cell.leaves:
         return cell
-    if line.opens is not Opens.NOTHING:
+    if row.opens is not Opens.NOTHING:
         return None
-    return next((other for other in line.cells if isinstance(other, Value) and other.leaves), None)
+    return next((other for other in row.cells if isinstance(other, Value) and other.leaves), None)
 
 
 def is_of_model(number: Value) -> bool:
@@ -82,8 +82,8 @@ def filter_lines(table: Table, text: str) -> Sequence[Row]:
 def sort_lines(table: Table, lines: Sequence[Row], column: int, *, reverse: bool) -> list[Row]:
     """Return the lines sorted by a column: numbers by value with unknown ones last, texts alphabetically."""
 
-    def key(line: Row) -> tuple[float, str]:
-        cell = line.cells[column]
+    def key(row: Row) -> tuple[float, str]:
+        cell = row.cells[column]
         if isinstance(cell, Value):
             return (cell.number if cell.number is not None else 0.0, "")
         return (0.0, get_text(cell).casefold())

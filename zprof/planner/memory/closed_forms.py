@@ -1,8 +1,8 @@
 """Compute the memory of a ZeRO stage or of model parallelism by the closed forms of arXiv 1910.02054.
 
 These apply to jobs whose units lack byte counts. A term that depends on unstated facts stays unknown. There
-are two moments: the backward (states, activations, buffers, gathered units) and the optimizer (states and its
-copy of the gradients).
+are two moments: the backward pass (states, activations, buffers, gathered units) and the optimizer (states
+and its copy of the gradients).
 
 Residual state (sections 3.2 and 6), with L layers, hidden size h, t = b s tokens per micro-batch, e bytes per
 element and psi parameters per rank:
@@ -13,15 +13,15 @@ element and psi parameters per rank:
     fused buffers              4 psi bytes, or 4 CB with constant-size buffers
     optimizer's gradients      c bytes per element, or c CB with constant-size buffers
 
-The paper does not count gathered units. They are the largest unit, the next largest with prefetch, and the
-units that enclose others.
+The paper does not count gathered units: the largest unit, the next largest with prefetch, and the units that
+enclose others.
 
-An unknown term may be any size. The moment with the most known bytes is taken and keeps the unknown terms of
-all moments, so that its sum is a lower bound and is never shown as the peak.
+An unknown term may have any size. The moment with the most known bytes is chosen and gets the unknown terms
+of all moments, so its sum is a lower bound and is never shown as the peak.
 
 Model states of one device under each scheme: the formulas of the ZeRO stages are in
-``zprof.analysis.zero_formulas`` (arXiv 1910.02054, section 5 and figure 1), which measured runs are checked
-against too. Here they are applied to the elements of one model-parallel rank:
+``zprof.analysis.zero_formulas`` (arXiv 1910.02054, section 5 and figure 1), which also serve to check
+measured runs. Here they apply to the elements of one model-parallel rank:
 
     model parallel  (p + g + k) psi / mp
     GPipe           (p + g + k) psi / (mp pp)
@@ -36,7 +36,7 @@ Elements of one device before ZeRO shards them:
     pipeline          the largest stage: ceil(blocks / pp) blocks and the parts outside the blocks
 
 The token embedding is on the first stage and the head on the last. If they are tied, each of the two stages
-keeps a copy of the table; otherwise each has its own table.
+keeps a copy of the table; otherwise the two tables differ.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,7 +87,7 @@ STATE_ASSUMPTIONS: Mapping[str, Assumption] = {
 
 
 def make_paper_terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
-    """Return the terms at the peak, as far as they are known, and the peak's location."""
+    """Return the terms at the peak and its location; a term may be unknown."""
     states = make_state_terms(job, scheme)
     buffers = (*_gathered_terms(job, scheme), *_reduced_terms(job, scheme))
     backward = (*states, *make_activation_terms(job), _buffer_term(job), *buffers)
@@ -114,7 +114,7 @@ def make_activation_terms(job: Job) -> tuple[Term, ...]:
 
 
 def make_copy_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
-    """Return the optimizer's copy of the gradients; empty if it makes none or unit sizes are unknown."""
+    """Return the gradient copy of the optimizer; empty if there is no copy or unit sizes are unknown."""
     sharded_over = job.degrees.dp if get_zero_stage(scheme) >= 1 else 1
     if not job.element_bytes.gradient_copy or (not job.units and job.shape is None):
         return ()
@@ -123,7 +123,7 @@ def make_copy_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
 
 
 def _buffer_term(job: Job) -> Term:
-    """Return the temporary buffers; unknown for counted units, whose work buffers are unknown too."""
+    """Return the temporary buffers; unknown for counted units, because their work buffers are unknown."""
     is_capped = job.residual.constant_buffer_elements is not None
     key = "residual.constant_buffer" if is_capped else "residual.fused_buffer"
     if job.units:
@@ -145,7 +145,9 @@ def _gathered_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
 
 
 def _reduced_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
-    """Return the reduction buffers of stages that shard gradients; the paper's are the fused buffers."""
+    """Return the reduction buffers of stages that shard gradients; in the paper these are the fused
+    buffers.
+    """
     in_place = scheme not in (Scheme.ZERO_2, Scheme.ZERO_3) or job.degrees.dp == 1
     by_paper = not job.units and job.shape is not None and job.batch.tokens is not None
     if in_place or by_paper:
@@ -190,8 +192,8 @@ def fused_buffer_bytes(elements: int, residual: Residual) -> int:
 def gradient_copy_bytes(job: Job, sharded_over: int) -> int:
     """Return the bytes of the gradients in the optimizer's type while it runs, without frozen elements.
 
-    With known units, this is the copy for the largest unit. ``sharded_over``: ranks that share the
-    optimizer's work (1: each rank does all of it).
+    If units are known, the copy covers the largest unit only. ``sharded_over``: ranks that share the
+    optimizer update (1: each rank runs all of it).
     """
     kinds = {(unit.elements, unit.frozen_elements): unit for unit in job.units}
     all_units = ModelUnit(name="", elements=count_rank_elements(job))
@@ -202,8 +204,8 @@ def gradient_copy_bytes(job: Job, sharded_over: int) -> int:
 def gathered_bytes(job: Job) -> int:
     """Return the bytes of units gathered at the same time in stage 3; ``job.units`` must be known.
 
-    At most one unit ahead counts. With deeper prefetch, the extra units are present while gradients are not
-    complete yet.
+    At most one prefetched unit counts. With deeper prefetch, the extra units are live only while gradients
+    are still incomplete.
     """
     inner = sorted((unit.elements for unit in job.units if not unit.encloses), reverse=True)
     root_elements = sum(unit.elements for unit in job.units if unit.encloses)
@@ -260,9 +262,9 @@ def make_state_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
 
 
 def make_stashed_term(job: Job, scheme: Scheme) -> Term:
-    """Return the weight versions that the first stage of PipeDream keeps in addition to the newest.
+    """Return the weight versions that the first PipeDream stage keeps in addition to the newest.
 
-    Weights that are not trained are the same in all versions and are not copied.
+    Frozen weights are the same in all versions and are not copied.
     """
     versions = job.degrees.pp - 1
     return Term(

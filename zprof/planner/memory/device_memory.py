@@ -1,9 +1,8 @@
 """Plan the memory of one device at its peak under each scheme.
 
 ZeRO stages, data parallelism and model parallelism (stage 0 on one rank's share of the model) follow a walk
-through a step of the reference engine if the bytes of the job's units are known (``walk``). Otherwise they
-follow the paper's closed forms (``closed_forms``). Pipelines (GPipe and PipeDream) are planned
-for their worst device.
+through a step of the reference engine (``walk``) if unit bytes are known. Otherwise they follow the paper's
+closed forms (``closed_forms``). Pipelines (GPipe and PipeDream) are planned for their worst device.
 
 With m micro-batches per step, pp stages, S the bytes a micro-batch keeps on a stage, and B the input of the
 stage's first block:
@@ -15,9 +14,9 @@ stage's first block:
         first stage: pp versions of the weights, pp S;  last stage: 1 version, 1 S with the loss.
         Checkpointed: S is the inputs of the stage's blocks, and one block is recomputed.
 
-Model parallelism has no moments of its own: it is stage 0 on a rank's part of the model.
+Model parallelism is stage 0 on a rank's part of the model.
 
-S and B come from the job's units if their bytes are known. Otherwise the paper's figures apply: 12 h t e per
+S and B come from the units if their bytes are known. Otherwise the paper's figures apply: 12 h t e per
 block and h t e for its input (arXiv 1910.02054, section 3.2), without work buffers.
 """
 
@@ -131,7 +130,8 @@ class StageBytes(Struct, frozen=True, kw_only=True):
     """Bytes of one micro-batch on one stage.
 
     ``saved``: without recomputation. ``checkpoints``: inputs of all blocks. ``input``: input of the first
-    block. ``largest_saved``: the block that saves the most. ``work``: temporary buffers, in addition.
+    block. ``largest_saved``: the block that saves the most. ``work``: temporary buffers, not part of the
+    others.
     """
 
     saved: int
@@ -144,7 +144,8 @@ class StageBytes(Struct, frozen=True, kw_only=True):
 def plan_memory(job: Job, scheme: Scheme) -> MemoryPlan:
     """Return the memory of one device at its peak; unknown terms have None for their bytes.
 
-    With an unknown term, the peak is the moment with the most known bytes, and the sum is a lower bound.
+    With an unknown term, the moment with the most known bytes counts as the peak, and the sum is a lower
+    bound.
     """
     if scheme in PIPELINES:
         terms, peak_at = make_pipeline_terms(job, scheme)
@@ -156,7 +157,7 @@ def plan_memory(job: Job, scheme: Scheme) -> MemoryPlan:
 
 
 def has_unit_bytes(units: Sequence[ModelUnit]) -> bool:
-    """Return True if there are units and the bytes that each saves and needs are known."""
+    """Return True if there are units and the saved and temporary bytes of each are known."""
     return bool(units) and all(
         None
         not in (unit.saved_bytes, unit.checkpoint_bytes, unit.forward_work_bytes, unit.backward_work_bytes)
@@ -188,7 +189,7 @@ def stage_bytes(job: Job, *, with_head: bool) -> StageBytes | None:
 def _stage_bytes_of_units(job: Job, inner: Sequence[ModelUnit], roots: Sequence[ModelUnit]) -> StageBytes:
     head = sum(unit.saved_bytes or 0 for unit in roots)
     saved = [unit.saved_bytes or 0 for unit in inner]
-    # On the device: a rank's share of each checkpoint under Pa, none under Pa+cpu.
+    # Under Pa the device keeps its share of each checkpoint, under Pa+cpu nothing.
     checkpoints = [unit.checkpoint_bytes or 0 for unit in inner]
     if job.residual.offload:
         checkpoints = [0 for _ in inner]

@@ -2,14 +2,14 @@
 
 If the model's layers are known, the result is the larger of two models: one with the job's width and as many
 layers as fit (in multiples of the pipeline stages), and one with the job's layers and the largest hidden size
-that fits (in multiples that heads and model-parallel ranks divide; the number of heads stays). Bytes that are
-unknown without a batch are omitted. The result is then an upper bound: no larger model of either kind fits.
-A model without a shape has only its own width. If the layers are unknown, model states alone decide:
+that fits (in multiples of the heads and model-parallel ranks; the number of heads stays). Without a batch,
+unknown bytes are omitted. The result is then an upper bound: no larger model of either kind fits. A model
+without a shape is tried at its own width only. If the layers are unknown, model states alone decide:
 
     parameters <= memory x mp x pp / (bytes per parameter that the scheme leaves on a device)
 
 (arXiv 1910.02054, table 2, theoretical columns). The search is over integers, so the next larger value does
-not fit. It is bounded by the maximum layers and width of a plan.
+not fit. The maximum layers and width of a plan bound it.
 """
 
 import math
@@ -35,7 +35,7 @@ LARGEST_ASSUMPTIONS: Mapping[str, Assumption] = {
         deviation="an upper bound if part of the peak is unknown: only known terms count",
     ),
 }
-#: Up to this many layers, any count is evaluated. Beyond, the search starts from a linear extrapolation.
+#: Up to this many layers, any count is evaluated. Above it, the search starts from a linear extrapolation.
 MAX_WALKED_LAYERS = 512
 #: Size at which the search stops growing: more than the memory of any machine.
 MAX_SIZE = 10**18
@@ -82,7 +82,7 @@ def _largest_by_layers(job: Job, scheme: Scheme, budget: int) -> int:
 
 
 def _largest_by_hidden(job: Job, shape: Shape, scheme: Scheme, budget: int) -> int:
-    """Search in multiples that the heads and the model-parallel ranks divide."""
+    """Search in multiples of the heads and the model-parallel ranks."""
     step = math.lcm(job.degrees.mp, shape.heads or 1)
 
     def model(count: int) -> Job:
@@ -99,7 +99,9 @@ def _largest_by_hidden(job: Job, shape: Shape, scheme: Scheme, budget: int) -> i
 
 
 def _extrapolate_from(size_of: Callable[[int], int], known: int) -> Callable[[int], int]:
-    """Return ``size_of`` up to ``known``; beyond, extrapolate linearly from the second half of that range."""
+    """Return ``size_of`` up to ``known``; above it, extrapolate linearly from the second half of the
+    range.
+    """
     half = known // 2
 
     def size(count: int) -> int:
@@ -151,8 +153,8 @@ def find_largest_fit(size_of: Callable[[int], int], budget: int, *, max_value: i
     """Return the largest n in 0..max_value with ``size_of(n) <= budget``; 0 if not even 1 fits.
 
     ``size_of`` must be non-decreasing. It is called about log2(n) times: at powers of two, then between the
-    last value that fits and the first that does not. Each round there tries the linear interpolation twice
-    (exact on a line: the answer and its neighbour), then the middle.
+    last value that fits and the first that does not. Each round of the second part tries the linear
+    interpolation twice (exact for a linear ``size_of``: the answer and its neighbour), then the middle.
     """
     low, low_size, high = 0, 0, 1
     while high <= max_value and (high_size := size_of(high)) <= budget:
@@ -167,9 +169,9 @@ def find_largest_fit(size_of: Callable[[int], int], budget: int, *, max_value: i
 def find_largest_near(
     size_of: Callable[[int], int], budget: int, guess: int, *, max_value: int = MAX_SIZE
 ) -> int:
-    """Return the same as ``find_largest_fit``, searching outward from a guess in 1..max_value.
+    """Return the result of ``find_largest_fit``, searching outward from a guess in 1..max_value.
 
-    Use it if each call of ``size_of`` is expensive: a good guess needs only itself and its neighbour.
+    Use it if ``size_of`` is expensive: a good guess needs only two calls.
     """
     size, step = size_of(guess), 1
     fits = size <= budget

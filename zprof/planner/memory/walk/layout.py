@@ -1,8 +1,8 @@
 """Compute the stored (padded) elements of a unit, and the model states of a device to the byte.
 
 padded = ceil(elements / (ranks x alignment)) x ranks x alignment; a rank owns 1/ranks of it (reference
-engine, one flat tensor per unit; the paper's formulas leave padding out). The frozen parameters of a unit
-form a separate flat tensor. If units do not state their frozen elements, each has a proportional share.
+engine, one flat tensor per unit; the paper omits padding). The frozen parameters of a unit form a separate
+flat tensor. A unit that does not state its frozen elements has a proportional share.
 
     parameters        stage 0 - 2: p x padded          stage 3: p x padded / N
     gradients         stage 0, 1:  g x padded          stage 2, 3: r x padded / N
@@ -30,10 +30,10 @@ COUNTER_BYTES = 4
 
 
 class WalkedUnit(Struct, frozen=True, kw_only=True):
-    """A unit of the forward, or ``skipped`` units equal to its neighbours that are not walked.
+    """A unit of the forward pass, or ``skipped`` units that equal its neighbours and are not walked.
 
     Within a run of equal units, each unit changes the ledger by the same amount, so the extremes are at the
-    ends of the run. Only the ends are walked; the bytes that the others keep are added at once.
+    ends of the run. Only the ends are walked; the bytes kept by the other units are added at once.
     """
 
     unit: ModelUnit
@@ -41,12 +41,12 @@ class WalkedUnit(Struct, frozen=True, kw_only=True):
 
 
 def storage_block_elements(job: Job) -> int:
-    """Return the number of elements that a stored unit is a multiple of."""
+    """Return the elements in one storage block: a stored unit is a multiple of it."""
     return job.degrees.dp * job.overlap.alignment_elements
 
 
 def trained_elements(unit: ModelUnit, job: Job) -> int:
-    """Return the elements of a unit that have a gradient; a fractional share rounds up."""
+    """Return the trained elements of a unit; a fractional share rounds up."""
     if unit.frozen_elements or not job.frozen_parameters:
         return unit.elements - unit.frozen_elements
     if any(other.frozen_elements for other in job.units):
@@ -60,7 +60,7 @@ def has_backward(unit: ModelUnit, job: Job) -> bool:
 
 
 def list_flat_tensors(unit: ModelUnit, job: Job) -> tuple[int, ...]:
-    """Return the padded elements of a unit's flat tensors: trained, then frozen, each if it has any."""
+    """Return the padded elements of a unit's flat tensors: trained, then frozen, without empty tensors."""
     trained = trained_elements(unit, job)
     return tuple(_pad_elements(elements, job) for elements in (trained, unit.elements - trained) if elements)
 
@@ -71,7 +71,7 @@ def padded_elements(unit: ModelUnit, job: Job) -> int:
 
 
 def padded_trained_elements(unit: ModelUnit, job: Job) -> int:
-    """Return the padded elements of a unit that have a gradient."""
+    """Return the padded trained elements of a unit."""
     return _pad_elements(trained_elements(unit, job), job)
 
 
@@ -81,12 +81,12 @@ def sum_padded_elements(job: Job) -> int:
 
 
 def sum_padded_trained_elements(job: Job) -> int:
-    """Return the padded elements of all units that have a gradient."""
+    """Return the padded trained elements of all units."""
     return _sum_over_units(job, padded_trained_elements)
 
 
 def shard_elements(unit: ModelUnit, job: Job) -> int:
-    """Return the elements with a gradient that one rank owns."""
+    """Return the trained elements that one rank owns."""
     return padded_trained_elements(unit, job) // job.degrees.dp
 
 
@@ -103,7 +103,7 @@ def _pad_elements(elements: int, job: Job) -> int:
 
 
 def group_units(units: Sequence[ModelUnit], ends: int) -> tuple[WalkedUnit, ...]:
-    """Return the units as runs, skipping all but ``ends`` units at each end of a run of equal ones."""
+    """Return the units as runs, skipping all but ``ends`` units at each end of a run of equal units."""
     runs: list[WalkedUnit] = []
     start = 0
     kinds = list(map(_KIND, units))
@@ -121,7 +121,7 @@ def group_units(units: Sequence[ModelUnit], ends: int) -> tuple[WalkedUnit, ...]
 
 
 def compute_model_states(job: Job, stage: int) -> Mapping[Tenant, int]:
-    """Return the bytes of each model state while it is complete: gradients at the start of the optimizer."""
+    """Return the bytes of each complete model state: gradients at the start of the optimizer."""
     sizes = job.element_bytes
     counters = sum(trained_elements(unit, job) > 0 for unit in job.units)
     stored, trained, ranks = sum_padded_elements(job), sum_padded_trained_elements(job), job.degrees.dp

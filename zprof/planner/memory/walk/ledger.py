@@ -1,7 +1,7 @@
-"""Track a device's live bytes by slot and at their peak: gathered units, gradients, buffers of reductions.
+"""Track a device's live bytes by slot and at their peak: gathered units, gradients, reduction buffers.
 
-When units are gathered, released and reduced is up to the schedule (:mod:`zprof.step.schedule`). The paper
-counts the states alone (arXiv 1910.02054, section 7.2.2); gathered units are the working set on top.
+The schedule decides when units are gathered, released and reduced (:mod:`zprof.step.schedule`). The paper
+counts only the states (arXiv 1910.02054, section 7.2.2); gathered units come on top, as the working set.
 
 gloo copies a tensor from the launch of its gather until the gather ends; further gathers wait in a queue.
 
@@ -125,9 +125,9 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
         deviation="not in the paper",
     ),
 }
-#: Collectives that gloo runs at the same time: the threads of a process group.
+#: Collectives that gloo runs concurrently: the threads of a process group.
 MAX_CONCURRENT = 2
-#: Gathers that run at the same time within a pass: the backward's reductions take the other thread.
+#: Gathers that run concurrently within a pass: the reductions of the backward pass take the other thread.
 MAX_CONCURRENT_GATHERS = 1
 
 
@@ -140,7 +140,7 @@ class Slot(Struct, frozen=True, kw_only=True):
 
 
 class LiveBytes:
-    """Live bytes by slot; records the breakdown and the location of the peak."""
+    """Live bytes by slot, with the breakdown and the location of the peak."""
 
     def __init__(self) -> None:
         self._bytes: dict[Slot, int] = {}
@@ -203,7 +203,7 @@ SCRATCH = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub=BACKEND_SCRATCH, assumpt
 
 
 class GatheredUnits:
-    """Gathered units of a walk; below stage 3 all parameters are resident and none is gathered."""
+    """Gathered units of a walk; below stage 3 all parameters are resident and no unit is gathered."""
 
     def __init__(self, job: Job, ledger: LiveBytes) -> None:
         self._job = job
@@ -229,7 +229,7 @@ class GatheredUnits:
         self._ledger.add(GATHERED, -self._gathered.pop(unit.name, 0))
 
     def wait(self, unit: ModelUnit) -> None:
-        """Wait for a unit's gather, and for those launched before it: collectives run in launch order."""
+        """Wait for a unit's gather and all earlier ones: collectives run in launch order."""
         while any(name == unit.name for name, _ in self._running):
             self._wait_oldest()
 
@@ -239,7 +239,7 @@ class GatheredUnits:
 
 
 class Gradients:
-    """Gradients of a step, and the memory that their reductions share."""
+    """Gradients of a step and the memory shared by their reductions."""
 
     def __init__(self, job: Job, stage: int, ledger: LiveBytes) -> None:
         self._job = job
@@ -265,7 +265,7 @@ class Gradients:
             ledger.add(GRADIENTS, sizes.reduced * (sum_padded_trained_elements(job) // job.degrees.dp))
 
     def unreduced_bytes(self, moment: UnitMoment) -> int:
-        """Return the bytes of a unit's unsharded gradients, except persistent ones."""
+        """Return the bytes of a unit's unsharded gradients, without persistent gradients."""
         elements = moment.fresh_elements if self._only_fresh else moment.gradient_elements
         return elements * self._job.element_bytes.parameter
 
@@ -286,7 +286,7 @@ class Gradients:
             self._pool.lend(size, compute_backend_copy(self._job, size))
 
     def skip(self, unit: ModelUnit, count: int) -> None:
-        """Account for ``count`` further units equal to ``unit``, which the walk skips."""
+        """Account for ``count`` skipped units equal to ``unit``."""
         if self._flat and self._in_place:
             self._add_copies(self._copy_of_flat(unit) * count)
         elif not self._flat:
@@ -308,7 +308,7 @@ class Gradients:
         self._ledger.add(SCRATCH, size_bytes)
 
     def _reduce_pieces(self, unit: ModelUnit, unreduced_bytes: int) -> None:
-        # Full pieces beyond the number in flight + 1 are omitted.
+        # Omit full pieces after the number in flight + 1.
         total = padded_trained_elements(unit, self._job)
         pieces = [total]
         if self._constant is not None and total > self._constant:

@@ -1,17 +1,17 @@
 """Walk through one steady step of the reference engine, operator by operator, and return its peak by tenant.
 
 The walk goes from zero_grad() to the end of the optimizer and records the live bytes after each operator,
-gather, reduction and copy. It covers at most two micro-batches: later ones are the same as the second,
-because this rank's gradients exist from the first reduction on.
+gather, reduction and copy. It covers at most two micro-batches: later micro-batches equal the second, because
+this rank's gradients are live after the first reduction.
 
-The order of gathers, passes, releases and reductions is the schedule's (:mod:`zprof.step.schedule`).
+The schedule (:mod:`zprof.step.schedule`) orders gathers, passes, releases and reductions.
 
 The optimizer runs unit by unit. A fused AdamW reads gradients in the type of its weights, so 16-bit gradients
 are copied first: this rank's shard of one unit at a time, or a piece of the shard (CB). Stages 1 and 2 then
 gather the unit's parameters in place. The paper's 16 bytes per parameter exclude the copy; a kernel that
 reads 16-bit gradients needs none.
 
-Bytes kept of a recomputed unit between its forward and its backward:
+Bytes that a recomputed unit keeps between its forward and its backward pass:
 
     neither                  its input
     Pa   (partition)         1/N of it on each of N model-parallel ranks; gathered before its backward
@@ -78,7 +78,7 @@ from zprof.step.schedule import (
 )
 
 _BYTES = attrgetter("saved_bytes", "checkpoint_bytes", "forward_work_bytes", "backward_work_bytes")
-#: Units walked at each end of a shortened run, besides those within reach of prefetch and reductions.
+#: Units walked at each end of a shortened run, in addition to those within reach of prefetch and reductions.
 _WALKED_ENDS = 3
 _SLOT_BYTES = 256
 NO_MOMENT = UnitMoment(operator="", saved_bytes=0, work_bytes=0)
@@ -87,9 +87,9 @@ NO_MOMENT = UnitMoment(operator="", saved_bytes=0, work_bytes=0)
 class StoredCheckpoint(Struct, frozen=True, kw_only=True):
     """Bytes of one checkpoint.
 
-    ``stays_bytes``: kept from forward to backward, outside a chunk. ``copied_bytes``: copied back from the
-    host to be gathered. ``input_is_new``: the recomputation reads a new tensor instead of the kept one.
-    ``is_gathered``: ranks gather it from shards, which count as communication buffers from then on.
+    ``stays_bytes``: kept from the forward to the backward pass, outside a chunk. ``copied_bytes``: copied
+    back from the host to be gathered. ``input_is_new``: the recomputation reads a new tensor instead of the
+    kept one. ``is_gathered``: ranks gather it from shards, which then count as communication buffers.
     """
 
     stays_bytes: int
@@ -99,7 +99,7 @@ class StoredCheckpoint(Struct, frozen=True, kw_only=True):
 
 
 class WalkState(Struct, kw_only=True):
-    """State of a walk; ``saved_bytes`` covers units whose pass has finished, ``outer`` the enclosing unit."""
+    """State of a walk; ``saved_bytes``: of units with a finished pass; ``outer``: the enclosing unit."""
 
     job: Job
     ledger: LiveBytes
@@ -110,7 +110,7 @@ class WalkState(Struct, kw_only=True):
     outer: UnitMoment = field(default=NO_MOMENT)
 
     def moments(self, unit: ModelUnit) -> UnitMoments:
-        """Return the moments of a unit, operator by operator if known, else estimated from its sums."""
+        """Return the moments of a unit: by operator if known, else estimated from its sums."""
         known, trained = self.known(unit), trained_elements(unit, self.job)
         if known is None:
             return estimate_moments(unit, trained)
@@ -121,12 +121,12 @@ class WalkState(Struct, kw_only=True):
         self.ledger.current_location = f"{what} ({operator})"
 
     def drop(self, size_bytes: int) -> None:
-        """Release the saved bytes of units whose backward has finished."""
+        """Release the saved bytes of units with a finished backward pass."""
         self.saved_bytes -= size_bytes
         self.ledger.set_bytes({SAVED: self.outer.saved_bytes + self.saved_bytes})
 
     def record(self, moment: UnitMoment, what: str) -> None:
-        """Record a moment of a unit on top of the bytes that other units keep."""
+        """Record a moment of a unit, in addition to the bytes kept by other units."""
         self._set_bytes(
             moment,
             what,
@@ -138,7 +138,9 @@ class WalkState(Struct, kw_only=True):
     def record_recomputed(
         self, moment: UnitMoment, unit: ModelUnit, kept: StoredCheckpoint, what: str
     ) -> None:
-        """Record a moment of a recomputed unit, whose checkpoint is its input or stays in addition to it."""
+        """Record a moment of a recomputed unit; its checkpoint is its input, or is live in addition to the
+        input.
+        """
         checkpoint = unit.checkpoint_bytes or 0
         has_input = moment.saved_bytes >= checkpoint
         in_chunk = not kept.input_is_new and not kept.stays_bytes
@@ -177,7 +179,7 @@ class WalkState(Struct, kw_only=True):
         )
 
     def record_outer(self, moments: tuple[UnitMoment, ...], what: str) -> None:
-        """Record the moments of the enclosing unit; the last one stays."""
+        """Record the moments of the enclosing unit and keep the last."""
         self.outer = NO_MOMENT
         for moment in moments:
             self.record(moment, what)
@@ -188,7 +190,7 @@ class WalkState(Struct, kw_only=True):
 def find_peak(job: Job, stage: int) -> tuple[tuple[Term, ...], str]:
     """Return the terms at the peak of a step under a ZeRO stage, and the peak's location.
 
-    ``job.units`` must be known, with all their bytes.
+    ``job.units`` and all their bytes must be known.
 
     Raises:
         ValueError: the bytes of a unit are unknown.
@@ -205,11 +207,11 @@ def find_peak(job: Job, stage: int) -> tuple[tuple[Term, ...], str]:
 def walk_step(job: Job, stage: int, *, ends: int | None = None) -> LiveBytes:
     """Walk through a steady step and return the ledger.
 
-    ``ends``: units walked at each end of a run of equal ones; None uses as many as are needed.
+    ``ends``: units walked at each end of a run of equal units; None: as many as needed.
     """
     reach = _WALKED_ENDS + job.overlap.prefetch + job.overlap.reductions_in_flight if ends is None else ends
     live = _start_walk(job, stage)
-    # The units in forward order, the enclosing one first; each kind of unit at least once.
+    # The units in forward order, the enclosing unit first; each kind of unit at least once.
     roots = [WalkedUnit(unit=unit) for unit in job.units if unit.encloses]
     runs = (*roots[:1], *group_units([unit for unit in job.units if not unit.encloses], reach))
     units = _size_units(job, runs)
@@ -283,7 +285,7 @@ def _name_pass(runs: Sequence[WalkedUnit], each: Pass) -> str:
 
 
 def _walk_pass(live: WalkState, runs: Sequence[WalkedUnit], each: Pass) -> None:
-    """Walk through one pass of a unit; the bytes that it keeps or frees stay in the ledger."""
+    """Walk through one pass of a unit and update the ledger."""
     run, is_forward = runs[each.unit], each.phase is PassPhase.FORWARD
     unit, what = run.unit, _name_pass(runs, each)
     if unit.encloses:
@@ -327,7 +329,7 @@ def _walk_unit_backward(live: WalkState, unit: ModelUnit) -> None:
         return
     kept = store_checkpoint(unit, live.job)
     live.record_gather(unit, kept, f"recompute of {unit.name}")
-    # The gradient of the unit's output is already live during the recomputation.
+    # The output gradient is already live during the recomputation.
     gradient_bytes = unit.checkpoint_bytes or 0
     for moment in moments.forward:
         with_gradient = UnitMoment(
@@ -348,7 +350,7 @@ def _reduce_unit(live: WalkState, unit: ModelUnit) -> None:
 
 
 def _kept_bytes(live: WalkState, unit: ModelUnit) -> int:
-    """Return the bytes that a unit keeps from its forward to its backward."""
+    """Return the bytes that a unit keeps from its forward to its backward pass."""
     if not has_backward(unit, live.job):
         return 0
     if live.job.residual.checkpointing:
@@ -398,7 +400,7 @@ def store_checkpoint(unit: ModelUnit, job: Job) -> StoredCheckpoint:
 
 
 def compute_chunk_bytes(job: Job) -> int:
-    """Return the bytes of the chunk that holds all checkpoints; 0 if each has its own memory."""
+    """Return the bytes of the chunk that holds all checkpoints; 0 without a chunk."""
     residual = job.residual
     if not (residual.checkpointing and residual.defragment) or residual.offload:
         return 0
@@ -409,9 +411,9 @@ def compute_chunk_bytes(job: Job) -> int:
 
 
 def estimate_moments(unit: ModelUnit, trained: int) -> UnitMoments:
-    """Estimate the moments of a unit from its sums; they are an upper bound.
+    """Estimate the moments of a unit from its sums, as an upper bound.
 
-    ``trained``: elements that have a gradient.
+    ``trained``: elements with a gradient.
     """
     saved, kept = unit.saved_bytes or 0, unit.checkpoint_bytes or 0
     forward, backward = unit.forward_work_bytes or 0, unit.backward_work_bytes or 0
