@@ -1,21 +1,21 @@
 """Extract host activity that can stall the device: allocator calls, synchronization, data loader, copies.
 
 Allocator calls and synchronization count only on threads that launch device work. Host pace is the time
-between two launches of collectives, without waits for other ranks. A wait for the device is a runtime call
-that returns only when the device has done something.
+between two collective launches, without waits for other ranks. A device wait is a runtime call that returns
+only after the device has reached some point.
 
-An operator by itself proves no wait, because ``aten::item`` of a CPU tensor looks like that of a device
-tensor. A wait has a blocking runtime call in it:
+An operator alone does not prove a wait, because ``aten::item`` looks the same for CPU and device tensors. A
+wait contains a blocking runtime call:
 
 * ``cuda/hip…Synchronize``;
 * a copy to pageable host memory, or from it if the copy had started when the call returned (small ones are
   staged, and the call returns); CUDA toolkit, "API synchronization behavior";
-* a copy between host and device whose call has no ``Async`` in its name; where the trace does not say if the
-  memory is pinned, also a call that returned after its copy had ended;
-* such a call without ``Async`` of any copy (ROCm names some reads of a scalar copies within the device);
-* a copy call of 1 ms or more whose copy is not in the trace.
+* a copy between host and device whose call has no ``Async`` in its name; if the trace does not say whether
+  the memory is pinned, also a call that returned after its copy had ended;
+* any copy call without ``Async`` (ROCm labels some scalar reads as copies within the device);
+* a copy call of at least 1 ms whose copy is not in the trace.
 
-The calls of one operator are one wait, from the start of the first to the end of the last.
+All calls of one operator form one wait, from the start of the first to the end of the last.
 """
 
 import re
@@ -35,7 +35,7 @@ from zprof.analysis.time.events import CALL_CATEGORIES, EventColumns, EventView,
 from zprof.run.reader import Run
 from zprof.run.table_reader import join_chunks, make_array, read_numbers
 
-#: A copy call without a copy in the trace that took this long did not only enqueue it.
+#: A copy call without a copy in the trace that took at least this long did more than enqueue it.
 _MIN_BLOCKED_NS = 1_000_000
 _TO_HOST, _TO_DEVICE = "DtoH", "HtoD"
 _PAGEABLE, _PINNED = "Pageable", "Pinned"
@@ -47,7 +47,7 @@ DEVICE_COPY_CATEGORIES = frozenset({"gpu_memcpy"})
 _CALL_CATEGORIES = ("cuda_runtime", "cuda_driver")
 PYTHON_CATEGORY = "python_function"
 _THREAD_CATEGORIES = frozenset({*_CALL_CATEGORIES, "user_annotation", "cpu_op", PYTHON_CATEGORY})
-#: Maximum time between two events of a thread that is still between them; a launch takes far less.
+#: A thread counts as active between two events at most this far apart; a launch takes far less.
 MAX_QUIET_NS = 1_000_000
 _COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "correlation", "bytes")
 _HOST_CATEGORIES = frozenset({*_CALL_CATEGORIES, "user_annotation", "cpu_op"})
@@ -55,7 +55,7 @@ _CATEGORIES = _HOST_CATEGORIES | DEVICE_COPY_CATEGORIES
 _ALLOCATOR = re.compile(
     r"(cuda|hip)(Malloc|Free|HostAlloc|HostFree)\w*|(cu|hip)Mem(Create|Map|Unmap|Release)"
 )
-#: Calls that allocate or free device memory; stream-ordered pool calls are left out because they are cheap.
+#: Calls that allocate or free device memory, without stream-ordered pool calls, which are cheap.
 _DEVICE_ALLOC = re.compile(r"(cuda|hip)Malloc(Pitch|Managed)?|(cu|hip)Mem(Create|Map)|cuMemAlloc(_v2)?")
 _DEVICE_FREE = re.compile(r"(cuda|hip)Free|(cu|hip)Mem(Unmap|Release)|cuMemFree(_v2)?")
 _SCALAR_READ = re.compile(r"aten::(item|_local_scalar_dense)")
@@ -71,7 +71,7 @@ _COMPILED = re.compile(
     r"Torch-Compiled Region.*|CompiledFunction(Backward)?|#* ?Call CompiledFxGraph.*|(\w+::)?triton_\w+"
 )
 _COLLECTIVE = re.compile(r"_?c10d(_functional)?::\w+|\w{1,64}::launch\b.*", re.ASCII | re.DOTALL)
-#: Matches every name that one of the patterns for calls matches, and perhaps others.
+#: Matches at least every name matched by one of the call patterns.
 _ANY_CALL = re.compile(
     "|".join(
         f"(?:{pattern.pattern})"
@@ -88,7 +88,7 @@ HOST_NS = "host_ns"
 
 
 class WaitKind(StrEnum):
-    """What a wait is for; of a copy, its direction and the host's memory if the trace says."""
+    """What a wait is for; for a copy, its direction and the kind of host memory if known."""
 
     TO_HOST_PAGEABLE = "copy to pageable host memory"
     TO_HOST_PINNED = "copy to pinned host memory"
@@ -102,7 +102,7 @@ class WaitKind(StrEnum):
     DEVICE = "synchronization of the device"
 
 
-#: In this order: an operator with calls of several kinds is named by the first.
+#: By precedence: an operator with calls of several kinds takes the first kind.
 _KINDS = tuple(WaitKind)
 _SYNC_KINDS = (
     (re.compile(r"((cuda|hip)Stream|cuStream)Synchronize\w*"), WaitKind.STREAM),
@@ -113,10 +113,10 @@ _NO_KIND = len(_KINDS)
 
 
 class DeviceWaits(Struct, frozen=True, kw_only=True):
-    """Waits of a rank's host, one row each, by start.
+    """A host's device waits, one row each, sorted by start.
 
-    ``kind``: index into the members of ``WaitKind``. ``operator``: index into ``names``, the operator around
-    the calls, else the last of these calls.
+    ``kind``: index into the members of ``WaitKind``. ``operator``: index into ``names``, of the operator
+    around the calls, else of the last call.
     """
 
     spans: Intervals = EMPTY
@@ -130,12 +130,12 @@ class DeviceWaits(Struct, frozen=True, kw_only=True):
 
 
 def select_device_waits(view: EventView, threads: Int64s) -> DeviceWaits:
-    """Select the waits on these threads; the view has operators, the host's calls and the device's copies."""
+    """Select the waits on these threads; the view has operators, host calls and device copies."""
     rows, kinds, is_blocking = _find_calls(view, threads)
     if not is_blocking.any():
         return DeviceWaits()
     operators = _find_outermost_operators(view, rows)
-    # calls of one operator are one wait; a call outside of operators is one by itself
+    # calls of one operator form one wait; a call outside operators is a wait by itself
     groups = np.where(operators >= 0, operators, -1 - rows)
     _, group = np.unique(groups, return_inverse=True)
     count = int(group.max()) + 1
@@ -157,7 +157,7 @@ def select_device_waits(view: EventView, threads: Int64s) -> DeviceWaits:
 
 
 def _find_calls(view: EventView, threads: Int64s) -> tuple[Int64s, Int64s, Mask]:
-    """Return the calls that copy or synchronize, the kind of each, and which of them block their caller."""
+    """Return the calls that copy or synchronize, their kinds, and which of them block their caller."""
     on_threads = view.match_categories(*CALL_CATEGORIES) & np.isin(view.thread, threads)
     kind = np.full(len(view.thread), _NO_KIND, dtype=np.int64)
     blocks = np.zeros(len(view.thread), dtype=np.bool_)
@@ -172,7 +172,7 @@ def _find_calls(view: EventView, threads: Int64s) -> tuple[Int64s, Int64s, Mask]
 
 
 def find_copies_of_calls(view: EventView, calls: Int64s) -> Int64s:
-    """Return the last copy that each call requested, as a row of the view; -1 if it is not in the trace."""
+    """Return the last copy requested by each call, as a row of the view; -1 if it is not in the trace."""
     copies = np.flatnonzero(view.match_categories("gpu_memcpy") & (view.correlation > 0))
     if not len(copies):
         return np.full(len(calls), -1, dtype=np.int64)
@@ -183,7 +183,7 @@ def find_copies_of_calls(view: EventView, calls: Int64s) -> Int64s:
 
 
 def _judge_copies(view: EventView, calls: Int64s, copies: Int64s) -> tuple[Int64s, Mask]:
-    """Return the kind of each copy call, ``_NO_KIND`` between devices, and if it blocks its caller."""
+    """Return each copy call's kind, ``_NO_KIND`` between devices, and whether it blocks its caller."""
     is_known = copies >= 0
     end = view.spans[calls, 1]
     copied = view.spans[np.maximum(copies, 0)]
@@ -215,7 +215,7 @@ def _judge_copies(view: EventView, calls: Int64s, copies: Int64s) -> tuple[Int64
 
 
 def _find_outermost_operators(view: EventView, calls: Int64s) -> Int64s:
-    """Return the row of the outermost operator that contains each call on its thread, -1 without one."""
+    """Return the row of the outermost operator around each call on its thread, -1 without one."""
     found = np.full(len(calls), -1, dtype=np.int64)
     operators = view.match_names(view.match_categories("cpu_op"), lambda name: name.startswith(_OPERATOR))
     for thread in np.unique(view.thread[calls]).tolist():
@@ -235,9 +235,9 @@ def _find_outermost_operators(view: EventView, calls: Int64s) -> Int64s:
 
 
 class HostCopies(Struct, frozen=True, kw_only=True):
-    """Copies between host and device, one row per copy: ``spans``, ``size_bytes``, and ``to_host``.
+    """Copies between host and device, one row each: ``spans``, ``size_bytes``, and ``to_host``.
 
-    ``pending``: intervals in which a copy was requested but had not started.
+    ``pending``: intervals with a requested copy that had not started.
     """
 
     spans: Intervals = EMPTY
@@ -251,7 +251,7 @@ class HostCopies(Struct, frozen=True, kw_only=True):
 
 
 def select_host_copies(view: EventView) -> HostCopies:
-    """Select the copies between host and device; the view has the host's calls and the device's copies."""
+    """Select the copies between host and device; the view has host calls and device copies."""
     copies = view.match_categories(*DEVICE_COPY_CATEGORIES)
     to_host = view.match_names(copies, lambda name: _TO_HOST in name)
     rows = np.flatnonzero(to_host | view.match_names(copies, lambda name: _TO_DEVICE in name))
@@ -269,15 +269,15 @@ def select_host_copies(view: EventView) -> HostCopies:
 
 
 class HostCalls(Struct, frozen=True, kw_only=True):
-    """Intervals of one rank's host calls by kind; the intervals of each field are disjoint.
+    """One rank's host calls by kind; each field's intervals are disjoint.
 
-    ``sync``: waits for the device; ``waits``: what each of them is for. ``limiter``: FSDP1's rate limiter.
-    ``optimizer``: optimizer steps. ``collective``: launches of collectives. ``read``: reading back a scalar,
-    from whatever device. ``compiled``: code generated by torch.compile. ``alloc_times``, ``free_times``:
-    start times of calls that allocate or free device memory. ``copies``: between host and device.
-    ``is_inference``: operators were recorded, but no backward and no optimizer step. ``active``: a thread
-    that launches device work did something that the recording shows. ``has_stacks``: the recording has more
-    Python calls than operators (``with_stack=True``), each of which slowed the host.
+    ``sync``: waits for the device; ``waits``: what each wait is for. ``limiter``: FSDP1's rate limiter.
+    ``optimizer``: optimizer steps. ``collective``: collective launches. ``read``: scalar reads, from any
+    device. ``compiled``: code generated by torch.compile. ``alloc_times``, ``free_times``: start times of
+    calls that allocate or free device memory. ``copies``: copies between host and device. ``is_inference``:
+    operators were recorded, but no backward pass and no optimizer step. ``active``: recorded activity of
+    threads that launch device work. ``has_stacks``: the recording has more Python calls than operators
+    (``with_stack=True``), each of which slowed the host.
     """
 
     allocator: Intervals
@@ -323,13 +323,15 @@ def read_host_calls(run: Run, rank: int) -> HostCalls:
 
 
 def read_loader_spans(run: Run, rank: int) -> Intervals:
-    """Read when a rank's host fetched batches: ``HostCalls.loader``, without the other calls."""
+    """Read when a rank's host fetched batches (``HostCalls.loader`` alone)."""
     view = EventView(run.table(rank, "events", _COLUMNS), _HOST_CATEGORIES)
     return union(view.spans[view.match_names(view.match_categories(*_HOST_CATEGORIES), _LOADER.fullmatch)])
 
 
 def select_host_calls(events: pa.Table | EventColumns) -> HostCalls:
-    """Select the host calls from an ``events`` table by category and name; test each distinct text once."""
+    """Select the host calls from an ``events`` table by category and name, testing each distinct string
+    once.
+    """
     events = decode_events(events)
     view = EventView(events, _CATEGORIES)
     on_host = ~view.match_categories(*DEVICE_COPY_CATEGORIES)
@@ -363,9 +365,9 @@ def select_host_calls(events: pa.Table | EventColumns) -> HostCalls:
 
 
 def _find_active_spans(events: EventColumns, threads: Int64s) -> Intervals:
-    """Return when one of these threads did something: its starts and ends are at most 1 ms apart.
+    """Return when any of these threads was active: its event starts and ends are at most 1 ms apart.
 
-    What lies between two events further apart may be Python, sleep, a lock or a file: nobody can tell.
+    A longer time between two events may be Python, sleep, a lock or file access, which is not recorded.
     """
     in_category = events.match_categories(_THREAD_CATEGORIES)
     active = []
@@ -373,7 +375,7 @@ def _find_active_spans(events: EventColumns, threads: Int64s) -> Intervals:
         times = events.spans[in_category & (events.thread == thread)].ravel()
         times.sort(kind="stable")  # starts, which are nearly sorted, between ends
         is_active = np.diff(times) <= MAX_QUIET_NS
-        # The runs of sorted times in which each neighbour is ``is_active``, without empty ones.
+        # Runs of sorted times with an active step between all neighbours, without empty runs.
         edges = np.flatnonzero(np.diff(np.concatenate(([False], is_active, [False])).astype(np.int8)))
         active.append(union(intervals(times[edges[::2]], times[edges[1::2]])))
     return union(*active)
@@ -384,7 +386,7 @@ def _count_rows(events: EventColumns, category: str) -> int:
 
 
 def filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], object]) -> pa.Table:
-    """Return the rows whose text in ``column`` satisfies the predicate."""
+    """Return the rows whose string in ``column`` satisfies the predicate."""
     encoded = join_chunks(rows.column(column))
     codes = read_numbers(encoded.indices)
     used = np.unique(codes)  # of a dictionary shared by all rows of the table
@@ -397,14 +399,14 @@ def filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], objec
 def measure_host_pace(
     launch_ns: Int64s, known: Mask, calls: HostCalls, blocked: Intervals, window_begin_ns: int
 ) -> Int64s:
-    """Return the host time before each known launch, without waits; 0 for the other rows.
+    """Return the host time before each known launch, without waits; 0 for other rows.
 
     Args:
-        launch_ns: Launches of the collectives of one rank in the steps of its window.
-        known: Mask of the launches that are known.
+        launch_ns: Launch times of one rank's collectives in its window's steps.
+        known: Mask of known launches.
         calls: Its host calls.
         blocked: Intervals in which a collective blocked the device.
-        window_begin_ns: Start of the interval that ends with the first launch.
+        window_begin_ns: Start of the interval before the first launch.
     """
     rows = np.flatnonzero(known)
     rows = rows[np.argsort(launch_ns[rows], kind="stable")]

@@ -1,14 +1,13 @@
-"""Summarize host activity during the idle time of a step (the table ``host``), per rank and for most ranks.
+"""Summarize host activity during idle time (the ``host`` table), per rank and for most ranks.
 
-A single late host belongs to the rules about late ranks. So a value here is the time that at least three
-quarters of the ranks lose in the same step (all ranks, if there are up to four), as the mean over the steps.
-Only recurring time counts: a single occurrence is not a cost per step.
+A single late host is a matter of the late-rank rules. A value here is the time that at least three quarters
+of the ranks lose in the same step (all ranks, up to four), averaged over the steps. Only recurring time
+counts: a single occurrence is not a cost per step.
 
-*Late hosts.* Time that devices, or the threads of CPU ranks, lose because hosts launch late is idle time with
-nothing queued in which the host was active, on most ranks. On a CPU rank: the thread of the training loop is
-in no operator, wait or collective launch, and surely used its processor. If one host is later than the others
-but just as fast, only its rank is idle, and the others wait for it meanwhile: that also limits the pace of
-all hosts.
+*Late hosts.* The time that devices (or CPU ranks' threads) lose because hosts launch late is the idle time
+with an empty queue and an active host, on most ranks. On a CPU rank: the training-loop thread is in no
+operator, wait or collective launch, and certainly used its processor. If one host is later than the others
+but just as fast, only its rank is idle while the others wait for it: this also limits the pace of all hosts.
 """
 
 from collections.abc import Sequence
@@ -35,17 +34,17 @@ from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.gaps import GapKind
 from zprof.model.memory import AllocatorCounters
 
-#: Maximum share of the ranks that may lose less.
+#: Maximum share of ranks that may lose less.
 MAX_EXEMPT_RANKS_RATIO = 0.25
 #: Maximum mean as a multiple of the median step: a larger mean comes from few steps.
 _MAX_OVER_MEDIAN = 2.0
-#: Minimum share of the step without a processor; two ranks alone on two processors had up to 5 %.
+#: Minimum share of the step without a processor; two ranks on two otherwise idle processors had up to 5 %.
 _MIN_QUEUED_RATIO = 0.10
-#: Columns that count waits: the longest wait is one of them.
+#: Columns that count waits; their longest occurrence is 1.
 _COUNT_COLUMNS = ("dry_syncs", "held_reads")
 #: Minimum bytes per step in each direction to count as moved state.
 _MIN_STATE_BYTES = 1 << 20
-#: Groups of waits that are named, and their minimum share of the cost of all.
+#: Maximum number of reported wait groups, and their minimum share of the total cost.
 _MAX_GROUPS = 4
 _MIN_GROUP_RATIO = 0.05
 #: Above 1, because ranks that run out of work at different times wait for each other.
@@ -55,16 +54,16 @@ LINE_REMEDY = "take what that line waits for or computes out of the step: into a
 
 
 def mean_of_most_ranks(analysis: RunAnalysis, *columns: str) -> float:
-    """Return the recurring sum of ``columns`` that most ranks reach, as the mean over steps."""
+    """Return the recurring sum of ``columns`` that most ranks reach, averaged over steps."""
     return mean_of_recurring(_most_ranks_per_step(analysis, columns))
 
 
 def mean_of_recurring(values: Int64s | Floats) -> float:
     """Return the mean cost over the steps, without single occurrences.
 
-    The largest step may contain the start of a profiler, a first batch or a first call into a library, so it
-    counts only as much as the second largest. A cost that most steps do not have, or that is far lower in the
-    typical step, does not recur.
+    The largest step may contain a profiler start, a first batch or a first library call, so it is capped at
+    the second largest. A cost that is absent from most steps, or far lower in the typical step, does not
+    recur.
     """
     if len(values) < 2:
         return float(values.sum())
@@ -80,10 +79,10 @@ def median_of_most_ranks(analysis: RunAnalysis, *columns: str) -> float:
 
 
 def _most_ranks_per_step(analysis: RunAnalysis, columns: Sequence[str]) -> Floats:
-    """Return the value that most ranks reach; for a single step without its longest occurrence.
+    """Return the value that most ranks reach; for a single step, without its longest occurrence.
 
-    That is the longest one of any of these parts, and 1 for counted waits.
-    One step cannot show that a cost recurs from step to step, only that it recurs within the step.
+    The longest occurrence is taken over all of these parts; it is 1 for counted waits. One step cannot show
+    that a cost recurs between steps, only that it recurs within the step.
     """
     rows = analysis.host
     step, totals = rows.ints("step"), sum_columns(rows, columns)
@@ -101,7 +100,7 @@ def sum_columns(rows: Columns, columns: Sequence[str]) -> Floats:
 
 
 def _reached_by_most_ranks(steps: Int64s, values: Floats) -> Floats:
-    """Return the lower quantile of the values of each step, by step; sorted at once, not group by group."""
+    """Return the lower quantile of each step's values, by step, with a single sort."""
     order = np.lexsort((values, steps))
     _, first, ranks = np.unique(steps[order], return_index=True, return_counts=True)
     place = first + (MAX_EXEMPT_RANKS_RATIO * (ranks - 1)).astype(np.int64)
@@ -109,7 +108,7 @@ def _reached_by_most_ranks(steps: Int64s, values: Floats) -> Floats:
 
 
 def find_worst_rank_mean(analysis: RunAnalysis, *columns: str) -> tuple[int, float]:
-    """Return the rank with the largest mean per step, and that mean."""
+    """Return the rank with the largest mean per step, and its mean."""
     rows = analysis.host
     ranks = rows.group_by("rank")
     means = ranks.mean(sum_columns(rows, columns))
@@ -123,14 +122,14 @@ def has_device(analysis: RunAnalysis) -> bool:
 
 
 def is_host_inflated(analysis: RunAnalysis) -> bool:
-    """Return True if the hosts were slowed by the recording of their Python calls."""
+    """Return True if recording Python calls slowed the hosts."""
     return bool(analysis.host.bools("has_stacks").any())
 
 
 def is_short_of_processors(analysis: RunAnalysis) -> bool:
-    """Return True if CPU ranks were ready for a tenth of the step without a processor to run on.
+    """Return True if CPU ranks were ready but without a processor for a tenth of the step.
 
-    Then gloo's threads lack one as well, and its transfers take as long as the scheduler lets them.
+    gloo's threads then lack a processor, too, and transfer times depend on the scheduler.
     """
     if analysis.run.device != "cpu" or not len(analysis.host):
         return False
@@ -138,7 +137,7 @@ def is_short_of_processors(analysis: RunAnalysis) -> bool:
 
 
 def count_processors_per_rank(analysis: RunAnalysis) -> int | None:
-    """Return the processors of the host per rank on it, None if the recording does not say."""
+    """Return the host's processors per rank on it, None if not recorded."""
     environment = analysis.source.manifest.environment if analysis.source is not None else {}
     count = environment.get("processors", "")
     hosts = list(analysis.hosts.values())
@@ -147,7 +146,7 @@ def count_processors_per_rank(analysis: RunAnalysis) -> int | None:
 
 
 def is_inference(analysis: RunAnalysis) -> bool:
-    """Return True if no rank has a backward or an optimizer, so advice about training does not apply."""
+    """Return True if no rank has a backward pass or an optimizer, so training advice does not apply."""
     return bool(analysis.host.bools("is_inference").all())
 
 
@@ -162,9 +161,9 @@ def moves_state(analysis: RunAnalysis) -> bool:
 def find_single_occurrence(
     analysis: RunAnalysis, min_ratio: float, *columns: str, what: str = ""
 ) -> Untested | None:
-    """Return why a cost that occurs once in a window of one step is unknown, None if it is too small.
+    """Return why a cost seen once in a one-step window is unknown, None if it is too small.
 
-    ``what`` names the occurrence, after a colon.
+    ``what``: the name of the occurrence, shown after a colon.
     """
     lost, rows = 0.0, analysis.host
     for column in columns:  # what most ranks have and does not recur, as the mean per step
@@ -199,7 +198,7 @@ def find_missing_host(analysis: RunAnalysis) -> Untested | None:
 
 
 class WaitGroup(Struct, frozen=True, kw_only=True):
-    """Waits of one operator and kind; means per rank and step. ``stalled_ns``: what they cost the device."""
+    """Waits of one operator and kind; means per rank and step. ``stalled_ns``: their cost to the device."""
 
     operator: str
     kind: WaitKind
@@ -209,7 +208,7 @@ class WaitGroup(Struct, frozen=True, kw_only=True):
 
 
 def list_wait_groups(analysis: RunAnalysis, ranks: Sequence[int] = ()) -> list[WaitGroup]:
-    """Return the waits for the device by operator and kind, the costliest first, without negligible ones.
+    """Return the device waits by operator and kind, costliest first, without negligible groups.
 
     Args:
         analysis: The run.
@@ -238,7 +237,7 @@ def list_wait_groups(analysis: RunAnalysis, ranks: Sequence[int] = ()) -> list[W
 
 
 def make_wait_facts(groups: Sequence[WaitGroup]) -> list[Fact]:
-    """Return two facts per group: how long the host waited, and what that cost its device."""
+    """Return two facts per group: the host's wait, and its cost to the device."""
     return [
         fact
         for number, group in enumerate(groups, 1)
@@ -257,13 +256,13 @@ def make_wait_facts(groups: Sequence[WaitGroup]) -> list[Fact]:
 
 
 def locate_host_waits(analysis: RunAnalysis, ranks: Sequence[int] = ()) -> SourceLocation | None:
-    """Return the line that waits most for the device, or on CPU ranks the one that reads a scalar."""
+    """Return the line that waits longest for the device, or on CPU ranks the line that reads a scalar."""
     locate = locate_device_waits if has_device(analysis) else locate_reads
     return locate(analysis.source, ranks)
 
 
 def describe_longest_wait(analysis: RunAnalysis) -> str:
-    """Return which call of which operator the longest wait is; empty if it is not known."""
+    """Describe the longest wait by call and operator; empty if unknown."""
     if not len(analysis.waits):
         return ""
     waits = analysis.waits
@@ -275,9 +274,9 @@ def describe_longest_wait(analysis: RunAnalysis) -> str:
 class AllocatorCalls(Struct, frozen=True, kw_only=True):
     """Allocator calls of the rank that loses the most time, as means per step.
 
-    ``steps_with_free_ratio``: the share of its ``steps`` with a free. ``lost_ns``: the device was idle in
-    these calls; ``lost_ratio``: that as a share of the step. ``exposed_ns``: transfer with an empty queue
-    meanwhile.
+    ``steps_with_free_ratio``: share of its ``steps`` with a free. ``lost_ns``: device idle time in these
+    calls; ``lost_ratio``: its share of the step. ``exposed_ns``: transfer with an empty queue during the
+    calls.
     """
 
     rank: int
@@ -291,7 +290,7 @@ class AllocatorCalls(Struct, frozen=True, kw_only=True):
 
 
 def read_allocator_calls(analysis: RunAnalysis) -> AllocatorCalls | None:
-    """Read the allocator calls of the worst rank, None if the trace contains no device or no launches."""
+    """Read the worst rank's allocator calls, None if the trace has no device or no launches."""
     rows = analysis.host
     if not len(rows) or not (rows.bools("on_device") & rows.bools("launches_seen")).all():
         return None
@@ -313,7 +312,7 @@ def read_allocator_calls(analysis: RunAnalysis) -> AllocatorCalls | None:
 
 
 def find_worst_counters(analysis: RunAnalysis) -> AllocatorCounters | None:
-    """Return the counters of the device with the most retries, None if no device has counters."""
+    """Return the counters of the device with the most retries, None without counters."""
     largest = find_largest_rank(analysis)
     counters = [entry for entry in analysis.memory.counters if entry.device != "cpu"]
     if largest is None or not largest.on_gpu or not any(entry.retries is not None for entry in counters):
@@ -322,10 +321,9 @@ def find_worst_counters(analysis: RunAnalysis) -> AllocatorCounters | None:
 
 
 class LateHosts(Struct, frozen=True, kw_only=True):
-    """Means per step. ``typical_ns``: the idle time of the median step. ``unhidden_ns``: collectives during
-    the idle gaps that no compute could hide.
-    ``communication_ns``: all exposed wait and transfer. ``queued_ns``: the threads of CPU ranks were ready
-    but had no processor; it is in ``wall_ns`` and not in ``idle_ns``.
+    """Means per step. ``typical_ns``: the median step's idle time. ``unhidden_ns``: collectives during the
+    idle gaps that no compute could hide. ``communication_ns``: all exposed wait and transfer. ``queued_ns``:
+    CPU ranks' threads were ready but had no processor; included in ``wall_ns`` but not in ``idle_ns``.
     """
 
     wall_ns: float
@@ -338,32 +336,32 @@ class LateHosts(Struct, frozen=True, kw_only=True):
 
     @property
     def unqueued_wall_ns(self) -> float:
-        """The step without waits for a processor; at least 1."""
+        """The step time without waits for a processor; at least 1."""
         return max(1.0, self.wall_ns - self.queued_ns)
 
     @property
     def share(self) -> float:
-        """This idle time as a share of the step."""
+        """The idle time as a share of the step."""
         return self.idle_ns / self.unqueued_wall_ns
 
     @property
     def typical_share(self) -> float:
-        """The same for the median step."""
+        """The median step's idle time as a share of the step."""
         return self.typical_ns / self.unqueued_wall_ns
 
     @property
     def max_saving_ns(self) -> float:
-        """The most that faster hosts save: this idle time, and communication that late launches expose."""
+        """The maximum saving by faster hosts: the idle time, and communication exposed by late launches."""
         return _MAX_SAVING_RATIO * (self.idle_ns + self.communication_ns)
 
     @property
     def lost_ns(self) -> float:
-        """This idle time with its part of waits for a processor, and transfer that late launches expose."""
+        """The idle time with its part of waits for a processor, and transfer exposed by late launches."""
         return self.share * self.wall_ns + self.exposed_ns
 
 
 def measure_late_hosts(analysis: RunAnalysis) -> LateHosts:
-    """Measure the idle time that slow launches cause on most ranks; it is measured once per analysis."""
+    """Measure the idle time caused by slow launches on most ranks, once per analysis."""
     return analysis.compute_once(_measure_late_hosts)
 
 
@@ -389,15 +387,15 @@ def _measure_late_hosts(analysis: RunAnalysis) -> LateHosts:
 
 
 def list_launch_columns(analysis: RunAnalysis) -> list[str]:
-    """List the parts of the idle time that slow launches cause.
+    """List the columns of idle time caused by slow launches.
 
-    An optimizer on the CPU is offload; one that only launches slowly is not.
+    An optimizer that computes on the CPU is offloaded and does not count; one that only launches slowly does.
     """
     return ["launch_ns"] if moves_state(analysis) else ["launch_ns", "optimizer_active_ns"]
 
 
 def find_idle_line(analysis: RunAnalysis) -> LineShare | None:
-    """Return the line on which the hosts are while they run no operator; it is found once per analysis."""
+    """Return the line on which hosts spend time outside operators, found once per analysis."""
     return analysis.compute_once(_locate_idle)
 
 
@@ -406,9 +404,9 @@ def _locate_idle(analysis: RunAnalysis) -> LineShare | None:
 
 
 def _measure_waits_for_one_host(analysis: RunAnalysis, columns: list[str]) -> Floats:
-    """Measure, per step, the time one rank's host lost at the pace of all hosts while the others waited.
+    """Measure, per step, the time lost by one rank's host at the common pace while the others waited.
 
-    Empty on CPU ranks, and if it is unknown how much the hosts differ.
+    Empty on CPU ranks, and if the differences between hosts are unknown.
     """
     own_time = measure_own_time(analysis) if has_device(analysis) and analysis.run.world_size > 1 else None
     if own_time is None or not own_time.is_host_known or not len(own_time.numbers):
@@ -421,14 +419,14 @@ def _measure_waits_for_one_host(analysis: RunAnalysis, columns: list[str]) -> Fl
 
 
 def _make_step_table(own_time: OwnTime, rows: Columns, columns: list[str]) -> Floats:
-    """Return the sum of these columns for each step (row) and rank (column) of the own time."""
+    """Return the sum of these columns for each step (row) and rank (column) in the own time."""
     wanted = np.repeat(own_time.numbers, len(own_time.ranks)), np.tile(own_time.ranks, len(own_time.numbers))
     places = find_places(wanted, (rows.ints("step"), rows.ints("rank")))
     return sum_columns(rows, columns)[places].reshape(len(own_time.numbers), len(own_time.ranks))
 
 
 def find_unseen_host(analysis: RunAnalysis, hosts: LateHosts, min_ratio: float) -> Untested | None:
-    """Return why it is unknown if hosts are late: nothing shows what most did for a good part of the step."""
+    """Return why it is unknown if hosts are late: most hosts' activity is unrecorded for much of the step."""
     if not has_device(analysis):
         return _find_unseen_thread(analysis, hosts, min_ratio)
     unseen_ns = min(mean_of_most_ranks(analysis, "unseen_ns"), median_of_most_ranks(analysis, "unseen_ns"))
@@ -440,7 +438,7 @@ def find_unseen_host(analysis: RunAnalysis, hosts: LateHosts, min_ratio: float) 
 
 
 def _find_unseen_thread(analysis: RunAnalysis, hosts: LateHosts, min_ratio: float) -> Untested | None:
-    """Return why it is unknown if most CPU ranks ran Python for a good part of the step."""
+    """Return why it is unknown if most CPU ranks ran Python for much of the step."""
     columns = [*list_launch_columns(analysis), "unseen_ns"]
     between_ns = min(mean_of_most_ranks(analysis, *columns), median_of_most_ranks(analysis, *columns))
     share = between_ns / hosts.wall_ns
@@ -463,7 +461,7 @@ def _find_unseen_thread(analysis: RunAnalysis, hosts: LateHosts, min_ratio: floa
 
 
 def _make_unseen(key: str, idle: LineShare | None, **amounts: Any) -> Untested:
-    """Return why it is unknown what a host did, with the line of the program where most of it was."""
+    """Return why a host's activity is unknown, with the program line where it spent most of that time."""
     if idle is None:
         return make_untested(key, **amounts)
     place = name_place(idle.location)

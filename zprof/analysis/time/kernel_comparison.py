@@ -1,26 +1,28 @@
-"""Compare kernels by name: with a baseline, beside collectives with alone, and of ranks with longer inputs.
+"""Compare kernels by name: with a baseline, during collectives with alone, and between ranks with different
+input lengths.
 
-With t the time of the kernels of a name per step and rank and w the work per step and rank,
+With t = time of a kernel name per step and rank, and w = work per step and rank,
 
     ratio = sum(t_b / w_b) / sum(t_a / w_a)         lost = sum(t_b) * (1 - 1 / ratio)
 
-Both are computed twice: from the times as measured, and without the slowdown by concurrent collectives, which
-is an estimate and differs between the runs as their overlap does. The smaller ratio decides.
+Both are computed twice: from measured times, and without the slowdown by concurrent collectives, which is an
+estimate and varies with the overlap. The smaller ratio decides.
 
-w is in tokens, else in samples, if both runs report them; else it is assumed to be the same. Optimizers are
-excluded, because sharding reduces a rank's share of them; so are copies around collectives.
+w is in tokens, else in samples, if both runs report them; else it is assumed to be equal. Optimizers are
+excluded, because sharding reduces a rank's share of them, as are copies around collectives.
 
-The rows are those of :mod:`zprof.analysis.time.rank`. With o the concurrent time of comparable kernels and
-e its excess over their time alone, the slowdown is s = sum(o) / (sum(o) - sum(e)), and
+The rows come from :mod:`zprof.analysis.time.rank`. With o = concurrent time of comparable kernels, and e =
+its excess over their time alone, the slowdown is s = sum(o) / (sum(o) - sum(e)), and
 
     excess = measured excess of comparable kernels + (1 - 1/s) of the other concurrent time
 
-*Longer inputs.* A rank with more tokens keeps more activations for its backward, a slow one does not. It also
-spends the same time in kernels that work on parameters (optimizer, copies of shards), but more in those that
-work on activations, bound by memory or not. A slow device is slow at all of them, one with low clocks at
-matrix products only. Its activations must exceed the others' by at least half as much as its compute. If
-memory was not recorded, its work on parameters must exceed the others' by at most a quarter of that, its
-memory-bound work on activations by at least half, with the same number of kernels (within 1 %).
+*Longer inputs.* A rank with more tokens keeps more activations for its backward pass; a slow rank does not.
+It spends the same time in kernels that work on parameters (optimizer, shard copies), but more in kernels that
+work on activations, memory-bound or not. A slow device is slow at all of them, a device with low clocks only
+at matrix products. A rank has longer inputs if its activations exceed the others' by at least half as much as
+its compute does. If memory was not recorded, its work on parameters must exceed the others' by at most a
+quarter of its excess compute, and its memory-bound work on activations by at least half, with the same number
+of kernels (within 1 %).
 """
 
 import re
@@ -46,10 +48,10 @@ from zprof.model.findings import Confidence
 from zprof.model.tenants import Tenant
 
 _OPTIMIZER = re.compile(r"(?i)adam|lamb\b|sgd|multi_tensor_apply|optimizer")
-#: Minimum number of kernels, and share of the concurrent time, to measure a slowdown.
+#: Minimum number of kernels, and minimum share of the concurrent time, to measure a slowdown.
 MIN_KERNELS = 8
 MIN_JUDGED_RATIO = 0.02
-#: Minimum factor for a kernel name to count as slowed down.
+#: Minimum slowdown for a kernel name to count as slowed down.
 SLOWDOWN_RATIO = 1.15
 _MESSAGES = (CollectiveKind.SEND.value, CollectiveKind.RECV.value)
 _MAX_NAME_LENGTH = 400
@@ -73,9 +75,11 @@ class Work(Struct, frozen=True, kw_only=True):
 
 
 class KernelComparison(Struct, frozen=True, kw_only=True):
-    """``ratio`` of each rank at equal work, the smaller of measured and corrected; ``lost_ns`` by it.
+    """``ratio`` of each rank at equal work: the smaller of measured and corrected; ``lost_ns`` follows from
+    it.
 
-    ``max_lost_ns`` is by the larger one; ``names`` are compared, ``matched_ratio`` is their share of compute.
+    ``max_lost_ns`` follows from the larger ratio. ``names``: the compared names; ``matched_ratio``: their
+    share of compute.
     """
 
     ranks: Int64s
@@ -89,7 +93,7 @@ class KernelComparison(Struct, frozen=True, kw_only=True):
 
 
 def compare_kernels(analysis: RunAnalysis, baseline: RunAnalysis) -> KernelComparison | None:
-    """Compare the kernels of each rank with the median rank of the baseline; None if no name is in both."""
+    """Compare each rank's kernels with the baseline's median rank; None if the runs share no name."""
     own_kernels, baseline_kernels = _select_model_kernels(analysis), _select_model_kernels(baseline)
     baseline_names = set(baseline_kernels.texts("name").list_distinct())
     common_names = [name for name in own_kernels.texts("name").list_distinct() if name in baseline_names]
@@ -129,14 +133,15 @@ def _select_model_kernels(analysis: RunAnalysis) -> Columns:
     rows = rows.at(~rows.texts("name").match(_OPTIMIZER.search))
     step_counts = dict(zip(*np.unique(analysis.steps.ints("rank"), return_counts=True), strict=True))
     steps = np.array([step_counts.get(rank, np.nan) for rank in rows.ints("rank")], dtype=np.float64)
-    # The time without concurrent collectives: measured, or by the factor where nothing is comparable.
+    # The time without concurrent collectives: measured, or estimated by the slowdown where nothing is
+    # comparable.
     assumed = (rows.ints("beside_ns") - rows.ints("judged_beside_ns")) * (1 - 1 / factor)
     alone_ns = rows.ints("total_ns") - rows.ints("excess_ns") - assumed
     return rows.with_columns(alone_ns=alone_ns / steps, total_ns=rows.ints("total_ns") / steps)
 
 
 def _sum_by_name(kernels: Columns, names: list[str], column: str) -> Floats:
-    """Return the time of each name (row) per step of each rank (column), in ns; 0 if a rank lacks it."""
+    """Return each name's (row) time per step on each rank (column), in ns; 0 if a rank lacks the name."""
     ranks, rank = np.unique(kernels.ints("rank"), return_inverse=True)
     place = {name: index for index, name in enumerate(names)}
     texts = kernels.texts("name")
@@ -149,18 +154,18 @@ def _sum_by_name(kernels: Columns, names: list[str], column: str) -> Floats:
 
 
 def _measure_compute_share(kernels: Columns, names: list[str]) -> float:
-    """Return the share of these names in the compute of a run."""
+    """Return these names' share of a run's compute."""
     alone_ns = kernels.floats("alone_ns")
     return float(alone_ns[kernels.texts("name").equals(*names)].sum()) / max(1.0, float(alone_ns.sum()))
 
 
 def _count_kernels(kernels: Columns, names: list[str], *, steps: int) -> float:
-    """Return the number of kernels of these names per step and rank; ``steps`` of all ranks."""
+    """Return the number of kernels with these names per step and rank; ``steps``: total over all ranks."""
     return float(kernels.ints("count")[kernels.texts("name").equals(*names)].sum()) / max(1, steps)
 
 
 def _read_work(analysis: RunAnalysis, baseline: RunAnalysis) -> Work:
-    """Return the work per step and rank: tokens, else samples, else unknown."""
+    """Read the work per step and rank: tokens, else samples, else unknown."""
     for unit in ("tokens", "samples"):
         a, b = (getattr(run.training, f"{unit}_per_step") for run in (baseline, analysis))
         if a and b:
@@ -169,9 +174,9 @@ def _read_work(analysis: RunAnalysis, baseline: RunAnalysis) -> Work:
 
 
 class Slowdown(Struct, frozen=True, kw_only=True):
-    """Sums over all ranks and steps. ``factor`` is 1 if there are too few comparable kernels (not ``known``).
+    """Sums over all ranks and steps. ``factor`` is 1 with too few comparable kernels (not ``known``).
 
-    ``agreeing_ratio``: the share of the compared time in kernel names that are themselves slowed down.
+    ``agreeing_ratio``: share of the compared time in kernel names that are slowed down individually.
     """
 
     factor: float
@@ -185,7 +190,7 @@ class Slowdown(Struct, frozen=True, kw_only=True):
 
 
 def measure_slowdown_by_name(kernels: Columns) -> Slowdown:
-    """Measure the slowdown of compute and of copies around collectives, by kernel name."""
+    """Measure the slowdown of compute, and of copies around collectives, by kernel name."""
     rows = kernels.at(~kernels.texts("role").equals("memcpy"))
     names = rows.group_by("name")
     judged_ns, excess_ns = names.sum(rows.ints("judged_beside_ns")), names.sum(rows.ints("excess_ns"))
@@ -223,9 +228,9 @@ def _median_slowdown(rows: Columns) -> float:
 class CopyCost(Struct, frozen=True, kw_only=True):
     """Copies around collectives, per rank and step.
 
-    ``exposed_ns``: without concurrent compute, and without the copies of needless gathers, which disappear
-    with the gathers. ``into_ns``: the part before reductions. ``total_ns``: of all copies, ``largest_ns`` of
-    the name that takes most. ``gathered_bytes``: bytes of the gathers.
+    ``exposed_ns``: time without concurrent compute, excluding copies of needless gathers, which disappear
+    with the gathers. ``into_ns``: the part before reductions. ``total_ns``: time of all copies;
+    ``largest_ns``: of the most expensive name. ``gathered_bytes``: bytes of the gathers.
     """
 
     exposed_ns: float
@@ -238,7 +243,7 @@ class CopyCost(Struct, frozen=True, kw_only=True):
 
 
 def measure_copies(analysis: RunAnalysis) -> CopyCost:
-    """Measure the copies around collectives; there must be some."""
+    """Measure the copies around collectives, of which there must be at least one."""
     rows = select_copy_kernels(analysis)
     uncovered_ns, into = rows.ints("uncovered_ns"), _copy_into_reductions(rows)
     gathered, needless = (
@@ -262,9 +267,9 @@ def measure_copies(analysis: RunAnalysis) -> CopyCost:
 
 
 def measure_copy_speed_ratio(analysis: RunAnalysis) -> float | None:
-    """Return the speed of copies out of gathers relative to copies into reductions, by bytes of the messages.
+    """Return the speed of copies out of gathers relative to copies into reductions, by message bytes.
 
-    None if either, or its bytes, are not in the recording.
+    None if the recording lacks either kind of copy or its bytes.
     """
     rows = select_copy_kernels(analysis)
     into, total_ns = _copy_into_reductions(rows), rows.ints("total_ns")
@@ -283,11 +288,10 @@ def _copy_into_reductions(rows: Columns) -> Mask:
 
 
 class LongerInputs(Struct, frozen=True, kw_only=True):
-    """The rank with longer inputs, and the ratio by which it exceeds the median of the others.
+    """The rank with longer inputs, and its ratio to the median of the others.
 
-    ``mean_excess_ns``: its compute above the mean of all ranks, per step: the part that even shares would
-    remove. ``excess_ns``: above the median of the others. ``activations`` is None if kernels were the
-    evidence.
+    ``mean_excess_ns``: its compute above the mean of all ranks, per step, which even inputs would remove.
+    ``excess_ns``: above the median of the others. ``activations`` is None if kernels were the evidence.
     """
 
     rank: int
@@ -299,7 +303,7 @@ class LongerInputs(Struct, frozen=True, kw_only=True):
 
     @property
     def facts(self) -> list[Fact]:
-        """By how much its compute, and its activations, exceed the others'."""
+        """The ratios of its compute and its activations to the others'."""
         held = self.activations
         return [
             make_fact("compute_over_median", self.longer, rank=self.rank),
@@ -310,7 +314,8 @@ class LongerInputs(Struct, frozen=True, kw_only=True):
 
 
 def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
-    """Return the rank with longer inputs, None if no rank clearly computes more or it may just be slow.
+    """Return the rank with longer inputs; None if no rank clearly computes more, or if that rank may just be
+    slow.
 
     Ranks that send each other messages are stages of a pipeline: they compute different layers, and the first
     keeps the activations of more micro-batches.
@@ -324,7 +329,7 @@ def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
     longer = _ratio_to_others(ranks, compute, rank)
     if longer < _LONGER_RATIO:
         return None
-    # The maximum activations of each rank at the peaks of its phases and of its steps.
+    # Each rank's maximum activations at the peaks of its phases and steps.
     memory, name = analysis.memory, Tenant.ACTIVATIONS
     held = [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.phases]
     held += [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.per_rank]
@@ -375,7 +380,7 @@ def _do_kernels_agree(analysis: RunAnalysis, rank: int, longer: float) -> bool:
 def _reduce_by_rank(
     rank: Int64s, values: Int64s, reduce: Callable[[Groups, Int64s], Int64s | Floats]
 ) -> tuple[Int64s, Int64s | Floats]:
-    """Return the ranks in order, and one value of each."""
+    """Return the ranks in order, and one value per rank."""
     by_rank = Groups(rank)
     return rank[by_rank.first], reduce(by_rank, values)
 

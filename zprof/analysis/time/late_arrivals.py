@@ -1,8 +1,8 @@
 """Find collectives in which one rank clearly arrived last, and why it was late.
 
-The first collective of a window, collectives with a missing rank and refused matches are not judged. An
-interval starts at the last earlier collective of the group at which the rank had no lag. The reason is what
-took longer in it than the median of the other ranks of the group:
+A window's first collective, collectives with a missing rank, and refused matches are not judged. The compared
+interval starts at the group's last earlier collective at which the rank had no lag. The reason is what took
+longer in it than the median of the group's other ranks:
 
     compute             kernels launched in the compared interval, regardless of when they ran
     memcpy              device copies not hidden by other activity
@@ -10,8 +10,8 @@ took longer in it than the median of the other ranks of the group:
     host                idle time, or a late launch, to the extent that the host took longer for the same work
 
 The largest of the first three is the reason if it explains half of the lateness, else the host. The host is
-tested last because a host that was slow only because its device was slow is not the reason. A late host is
-then split by its calls: data loader, allocator, waiting for the device.
+tested last because a host may be slow only because its device is slow. A late host is then split by its
+calls: data loader, allocator, waiting for the device.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,28 +27,28 @@ from zprof.analysis.time.host_calls import HostCalls
 from zprof.analysis.time.rank import RankWork
 from zprof.model.time import LateReason
 
-#: Maximum share of the lateness that may already be present when an interval starts.
+#: Maximum share of the lateness that may already exist at the start of an interval.
 _MAX_LEFT_RATIO = 0.25
 _MAX_COLLECTIVES_BACK = 64
 _NO_EXCESS = -np.inf
 ReadCalls = Callable[[int], HostCalls]
 ReasonArray = npt.NDArray[np.object_]
-#: An empty queue is attributed to a wait for the device for at most this long after it.
+#: An empty queue is attributed to a device wait for at most this long afterwards.
 _MAX_AFTER_SYNC_NS = 1_000_000
 _CALL_REASONS = (LateReason.DATA, LateReason.ALLOCATOR, LateReason.SYNC)
 _MIN_CALL_RATIO = 0.5
 _MIN_EXPLAINED_RATIO = 0.5
-#: If a launch, or the release of a stream, precedes the start by at most this share of the lateness, the
-#: start waited for it.
+#: A start waited for a launch, or the release of a stream, that precedes it by at most this share of the
+#: lateness.
 _RIGHT_BEFORE_RATIO = 0.25
 _DEVICE_REASONS = (LateReason.COMPUTE, LateReason.MEMCPY, LateReason.PREVIOUS_COLLECTIVE)
 
 
 class LateRows(Struct, frozen=True, kw_only=True):
-    """Columns of the collectives of all ranks as arrays, and indexes over their rows.
+    """Columns of all ranks' collectives as arrays, and indices over their rows.
 
-    ``late``: the start minus the median start of the other ranks, NaN if there are none. ``is_full_sync``:
-    matched full syncs.
+    ``late``: start minus the other ranks' median start, NaN without other ranks. ``is_full_sync``: matched
+    full syncs.
     """
 
     instances: Instances
@@ -74,8 +74,8 @@ class LateRows(Struct, frozen=True, kw_only=True):
 class LateCases(Struct, frozen=True, kw_only=True):
     """One entry per collective with a blamed rank.
 
-    ``late_ns``: the blamed rank's start minus the median start of the others. ``row``: its row.
-    ``case_of_row``: the case of each row of the table, -1 without one.
+    ``late_ns``: the blamed rank's start minus the others' median start. ``row``: the blamed rank's row.
+    ``case_of_row``: each table row's case, -1 without one.
     """
 
     instance: Int64s
@@ -90,7 +90,7 @@ class LateCases(Struct, frozen=True, kw_only=True):
 
 
 def make_late_rows(collectives: Columns) -> LateRows:
-    """Return the columns of a table of collectives as arrays, with the blamed rank of each row."""
+    """Return a collective table's columns as arrays, with each row's blamed rank."""
     instance, rank = collectives.ints("instance"), collectives.ints("rank")
     instances = Instances(instance)
     start = collectives.ints("start_ns")
@@ -121,7 +121,7 @@ def make_late_rows(collectives: Columns) -> LateRows:
 
 
 def find_cases(rows: LateRows) -> LateCases:
-    """Return the collectives that have a blamed rank whose own row exists."""
+    """Return the collectives with a blamed rank whose own row exists."""
     blamed = rows.instances.reduce(np.maximum, rows.blamed)
     row = rows.finder.find(rows.instances.ids, blamed)
     has_case = np.flatnonzero(row >= 0)
@@ -139,10 +139,10 @@ def find_cases(rows: LateRows) -> LateCases:
 
 
 class ComparedIntervals(Struct, frozen=True, kw_only=True):
-    """One entry per row of a case whose rank was also in the earlier collective.
+    """One entry per row of a case, if its rank was also in the earlier collective.
 
-    ``row`` and ``case``: indexes of both. The interval lasts from ``begin`` to ``end`` in time. In program
-    order it covers launches from ``launched_from`` to ``launched_to``, if ``launch_known``.
+    ``row`` and ``case``: indices of row and case. In time, the interval lasts from ``begin`` to ``end``. In
+    program order, it covers launches from ``launched_from`` to ``launched_to``, if ``launch_known``.
     """
 
     row: Int64s
@@ -158,13 +158,12 @@ class ComparedIntervals(Struct, frozen=True, kw_only=True):
 def find_compared_intervals(
     rows: LateRows, cases: LateCases, lag: Floats, begins: Mapping[int, int]
 ) -> ComparedIntervals:
-    """Return the compared intervals of all ranks of all cases.
+    """Return the compared intervals of all ranks, for all cases.
 
     Args:
-        rows, cases: All rows and the cases among them.
-        lag: Lag of each row, see :func:`measure_lag`.
-        begins: Start of each rank's window. If a group has no earlier collective without lag, its intervals
-            start at the latest of these in time, and at each rank's own in program order.
+        rows, cases: All rows and the cases among them. lag: Each row's lag, see :func:`measure_lag`. begins:
+        Start of each rank's window. If a group has no earlier collective without lag, its intervals start at
+        the latest window start in time, and at each rank's own window start in program order.
     """
     earlier, exhausted = _find_start_rows(rows, cases, lag)
     row = np.flatnonzero(cases.case_of_row >= 0)
@@ -193,9 +192,10 @@ def find_compared_intervals(
 
 
 def _find_start_rows(rows: LateRows, cases: LateCases, lag: Floats) -> tuple[Int64s, Mask]:
-    """Return the blamed rank's row of the last collective without lag, else the earliest one checked.
+    """Return the blamed rank's row of the last collective without lag, else of the earliest checked
+    collective.
 
-    The mask marks the cases without such a collective in the entire window; their row is -1.
+    The mask marks cases without such a collective in the entire window; their row is -1.
     """
     order = np.lexsort((rows.arrival, rows.rank, rows.group))
     position = np.empty(len(order), dtype=np.int64)
@@ -221,7 +221,7 @@ def _find_start_rows(rows: LateRows, cases: LateCases, lag: Floats) -> tuple[Int
 
 
 def measure_lag(rows: LateRows, work: Mapping[int, RankWork]) -> Floats:
-    """Return, per row, the median progress of the other ranks minus its own; 0 if there are no others."""
+    """Return, per row, the other ranks' median progress minus its own; 0 without other ranks."""
     progress = np.zeros(len(rows.rank), dtype=np.int64)
     known = np.flatnonzero(rows.is_full_sync)
     for rank, positions in group_by_rank(rows.rank[known]):
@@ -238,7 +238,7 @@ def _measure_free_time(work: RankWork, starts: Int64s, ends: Int64s) -> Int64s:
 
 
 class CaseExcess:
-    """Compute, per case, the excess of the blamed rank over the median of the other ranks."""
+    """Computes, per case, the blamed rank's excess over the median of the other ranks."""
 
     def __init__(self, cases: LateCases, compared: ComparedIntervals) -> None:
         self._cases = len(cases)
@@ -247,7 +247,7 @@ class CaseExcess:
         self._others = Groups(self._case[~self._is_blamed])
 
     def of(self, values: Int64s) -> Floats:
-        """Return the excess from one value per interval; -inf without the blamed rank or without others."""
+        """Return the excess, given one value per interval; -inf without the blamed rank or without others."""
         blamed_values = np.full(self._cases, np.nan)
         blamed_values[self._case[self._is_blamed]] = values[self._is_blamed]
         median = np.full(self._cases, np.nan)
@@ -257,7 +257,7 @@ class CaseExcess:
 
 
 def group_by_rank(ranks: Int64s) -> list[tuple[int, Int64s]]:
-    """Return each rank with the positions of its entries."""
+    """Return each rank with its entries' positions."""
     if not len(ranks):
         return []
     order = np.argsort(ranks, kind="stable")
@@ -274,13 +274,13 @@ def refine_host_reasons(
     work: Mapping[int, RankWork],
     calls: ReadCalls,
 ) -> ReasonArray:
-    """Replace HOST by the kind of call that explains most of it, if any.
+    """Replace HOST by the kind of call that explains most of the lost time, if any.
 
-    A data loader on the CPU also computes, so COMPUTE is refined there as well.
+    On a CPU, a data loader also computes, so COMPUTE is refined there as well.
 
     Args:
-        reason: Reason of each case.
-        lost_ns: Time to be explained.
+        reason: Each case's reason.
+        lost_ns: Time to explain.
         ran_dry_cases: Cases whose device ran dry.
         cases, compared, work, calls: As in :func:`find_reasons`.
     """
@@ -301,7 +301,7 @@ def refine_host_reasons(
 
 
 def _are_on_device(cases: LateCases, work: Mapping[int, RankWork]) -> Mask:
-    """Mark the cases whose blamed rank computes on a device."""
+    """Mark the cases whose blamed rank computes on an accelerator."""
     return np.array([work[rank].on_device for rank in cases.blamed.tolist()], dtype=np.bool_)
 
 
@@ -337,7 +337,7 @@ def find_reasons(
     work: Mapping[int, RankWork],
     calls: ReadCalls,
 ) -> tuple[ReasonArray, Mask]:
-    """Return the reasons of all cases, and which waited for the previous collective on their stream.
+    """Return all cases' reasons, and a mask of those that waited for the previous collective on their stream.
 
     UNKNOWN if no reason explains half of the lateness.
     """
@@ -354,7 +354,7 @@ def find_reasons(
     device_excess = np.column_stack(
         (compute, excess.of(measured["copies"]), np.maximum(blocked, queue_delay))
     )
-    # How much later than on other ranks a collective was launched, if it started right after. Times are
+    # The delay of a launch relative to other ranks, if the collective started right after it. Times are
     # relative to the late rank's start, because absolute times have too many digits for a float.
     known = rows.launch_known[cases.row] & _are_on_device(cases, work)
     known &= cases.start - rows.launch[cases.row] <= _RIGHT_BEFORE_RATIO * cases.late_ns
@@ -394,7 +394,9 @@ def _measure_activities(compared: ComparedIntervals, work: Mapping[int, RankWork
 def _measure_queue_delay(
     rows: LateRows, cases: LateCases, compared: ComparedIntervals, excess: CaseExcess
 ) -> Floats:
-    """Measure how much later than on other ranks the stream became free, if the start came right after."""
+    """Measure how much later than on other ranks the stream became free, if the start followed
+    immediately.
+    """
     free = rows.previous[cases.row]
     right_after = cases.start - free <= _RIGHT_BEFORE_RATIO * cases.late_ns
     right_after &= free > rows.launch[cases.row]
@@ -409,7 +411,7 @@ def _measure_slower_host(
     work: Mapping[int, RankWork],
     calls: ReadCalls,
 ) -> Floats:
-    """Measure the extra host time for the interval, without waits for others; inf if unknown."""
+    """Measure the interval's extra host time, without waits for other ranks; inf if unknown."""
     duration = compared.launched_to - compared.launched_from
     is_known = compared.launch_known.copy()
     for rank, positions in group_by_rank(compared.rank):

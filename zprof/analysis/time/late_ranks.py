@@ -1,11 +1,10 @@
-"""Find the rank, or the few ranks, that are busy longer than the others, what that costs, and the reason.
+"""Find the rank or the few ranks that are busy longer than the others, their cost, and the reason.
 
-The sum of compute, copies and idle time gives the cost of a delay. But if one part varies from step to step
-it hides the others: a host that sleeps 40 ms in each step is invisible in a sum whose compute varies by 100
-ms. So each part is also tested by itself, and its chance is multiplied by the number of parts. The reason
-comes from the ledger: the term in which the late rank exceeds the others. For idle time, the reasons of the
-collectives at which it arrived last (:mod:`zprof.analysis.time.critical_path`) identify the host calls that
-took it.
+The sum of compute, copies and idle time gives the cost of a delay. But one part that varies between steps
+hides the others: a host that sleeps 40 ms in each step is invisible in a sum whose compute varies by 100 ms.
+So each part is also tested by itself, and its chance is multiplied by the number of parts. The reason is the
+ledger term in which the late rank exceeds the others. For idle time, the late reasons of its collectives
+(:mod:`zprof.analysis.time.critical_path`) identify the responsible host calls.
 """
 
 from collections.abc import Sequence
@@ -34,43 +33,42 @@ from zprof.model.time import LateReason
 _PARTS = ("compute", "copies", "idle")
 _ABOVE_NOISE = 3
 _ABOVE_CLOCK = 10
-#: Ranks with at least this share of the latest rank's delay are late with it (same host or switch).
+#: Ranks with at least this share of the latest rank's delay are late together with it (same host or switch).
 _WITH_IT_RATIO = 0.5
-#: Ranks that share a host's cores are late by time slices of its scheduler: 1.3 ms in the median of healthy
-#: gloo runs, 4.4 ms at worst. Three times the median gives no false positives on a CPU. The floor is lower if
+#: Ranks that share a host's cores are late by scheduler time slices: 1.3 ms in the median of healthy gloo
+#: runs, 4.4 ms at worst. Three times the median gives no false positives on a CPU. The floor is lower if
 #: compute times vary too little for such time slices; real gloo runs deviate by 2 to 57 ms (MAD).
 _SCHEDULER_NS = 4_000_000
 _SCHEDULER_DEVIATIONS = 4
 #: Three standard errors of a median over n steps are 3 * 1.25 * 1.48 / sqrt(n) deviations (MAD).
 _STANDARD_ERRORS = 3 * 1.25 * 1.48
-#: Two ranks over more steps are told apart by counting; all signs of 16 differences are 65,536.
+#: With more steps, two ranks are compared by counting; 16 differences have 65,536 combinations of signs.
 _MAX_SIGNED_STEPS = 16
 _ROUNDING_RATIO = 1e-9
-#: Share of a delay, or of the waiting, that one reason must explain.
+#: Minimum share of a delay, or of the waiting, that one reason must explain.
 _MAJORITY_RATIO = 0.5
-#: Minimum share of steps in which a late rank is the latest, and minimum cost as a share of the step: to be
-#: seen, and for more than low confidence.
+#: Minimum share of steps in which a late rank is the latest, and minimum cost as a share of the step: first
+#: to be detected, then for more than low confidence.
 _LAST_RATIO, _MIN_STEP_RATIO, MIN_SURE_COST_RATIO = 0.60, 0.02, 0.05
-#: If a delay of this share of the step would be lost in the noise, a run is not reported as free of late
-#: ranks.
+#: A run is not reported as free of late ranks if noise would hide a delay of this share of the step.
 _UNSEEN_RATIO = 0.10
-#: Steps in which all ranks can be compared, at least.
+#: Minimum number of steps in which all ranks can be compared.
 _MIN_STEPS = 3
 #: Reasons that can be identified from the host's calls.
 _HOST_REASONS = (LateReason.DATA, LateReason.ALLOCATOR, LateReason.SYNC)
-#: Median deviations of the others: among equal ranks, the latest of eight deviates by two to three.
+#: Minimum excess of a late rank, in median deviations of the others: of eight equal ranks, the latest
+#: deviates by two to three.
 _ABOVE_OTHERS = 4
 
 
 class Suspect(Struct, frozen=True, kw_only=True):
-    """The latest rank ``rank``; ``chosen`` marks it and those that are late with it among all ranks.
+    """The latest rank ``rank``; ``chosen``: mask of it and the ranks late with it, among all ranks.
 
-    ``delay_ns``: median over steps of the busy time of ``rank`` in excess of the others; ``error_ns``: the
-    random error of the median. ``beyond_ns``: the mean excess over the longest rank that was not chosen.
-    ``last_ratio``: share of steps in which a chosen rank is the longest. ``chance``: probability that equal
-    ranks look like this. ``queued_ns``: the median time of ``rank`` in excess of the others in which its
-    thread was ready but had no processor; 0 if unknown. ``part``: the part of the own time that was tested;
-    empty for the total.
+    ``delay_ns``: median over steps of the excess busy time of ``rank`` over the others; ``error_ns``: random
+    error of the median. ``beyond_ns``: mean excess over the longest rank not chosen. ``last_ratio``: share of
+    steps in which a chosen rank is the longest. ``chance``: probability that equal ranks look like this.
+    ``queued_ns``: median excess time in which the thread of ``rank`` was ready but had no processor; 0 if
+    unknown. ``part``: the tested part of the own time; empty for the total.
     """
 
     rank: int
@@ -88,7 +86,7 @@ class Suspect(Struct, frozen=True, kw_only=True):
 
     @property
     def lacks_processors(self) -> bool:
-        """True if most of the delay is time in which its thread waited for a processor."""
+        """True if the thread waited for a processor during most of the delay."""
         return self.queued_ns > _MAJORITY_RATIO * self.delay_ns
 
     @property
@@ -98,7 +96,7 @@ class Suspect(Struct, frozen=True, kw_only=True):
 
 
 def noise_floor_of_delay_ns(analysis: RunAnalysis) -> float:
-    """Return the delay that noise, clocks and scheduler time slices can cause."""
+    """Return the maximum delay caused by noise, clocks and scheduler time slices."""
     floor_ns = max(
         _ABOVE_NOISE * max_noise_floor_ns(analysis), _ABOVE_CLOCK * get_clock_uncertainty_ns(analysis)
     )
@@ -121,9 +119,9 @@ def find_suspect(analysis: RunAnalysis, own: OwnTime) -> Suspect:
 
 
 def find_suspects_by_part(analysis: RunAnalysis, own: OwnTime) -> tuple[Suspect, ...]:
-    """Return the latest rank by compute, by copies and by idle time, sorted by decreasing delay.
+    """Return the latest rank by compute, copies and idle time, sorted by decreasing delay.
 
-    The cost of a part is the time by which it lengthens the step's longest rank.
+    A part's cost is the time by which it lengthens the step's longest rank.
     """
     tables = {name: getattr(own, name) for name in _PARTS}
     tables = {name: table for name, table in tables.items() if table.any()}
@@ -161,9 +159,9 @@ def _find_latest(own: OwnTime, longer: Table, floor: float) -> Suspect:
 
 
 def _chance_by_steps(late: npt.NDArray[np.bool_], chosen: npt.NDArray[np.bool_]) -> float:
-    """Return the chance that as many equal ranks are the latest in as many steps (binomial).
+    """Return the chance that this many equal ranks are the latest in this many steps (binomial).
 
-    Computed in logarithms: a thousand steps have more combinations than a float can hold.
+    Computed in logarithms: a thousand steps have more combinations than fit in a float.
     """
     blamed, steps, share = int(late.sum()), len(late), float(chosen.mean())
     ways = _log_comb(len(chosen), int(chosen.sum()))
@@ -175,11 +173,13 @@ def _chance_by_steps(late: npt.NDArray[np.bool_], chosen: npt.NDArray[np.bool_])
 
 
 def _chance_by_signs(longer: Table, mine: npt.NDArray[np.float64]) -> float:
-    """Return the chance that the sum of the differences of two equal ranks is as large; 1 for other numbers.
+    """Return the chance that two equal ranks' differences have a sum this large; 1 unless there are two
+    ranks.
 
     Each of two equal ranks is the longer one in half of the steps, so all signs of the differences are
-    equally likely. Unlike a count of steps this tells a step in which the other rank is hardly longer from
-    one in which it is late. No step counts for more than the median: a single one proves nothing.
+    equally likely. Unlike a count of steps, this distinguishes steps in which the other rank is hardly longer
+    from steps in which it is late. Each step counts at most as much as the median: a single step proves
+    nothing.
     """
     steps, ranks = longer.shape
     limit = float(np.median(mine))
@@ -196,11 +196,11 @@ def _log_comb(whole: int, part: int) -> float:
 
 
 def _chance_by_order(own: OwnTime, chosen: npt.NDArray[np.bool_]) -> float:
-    """Return the chance that all steps of some of equal ranks exceed all others; 1 if they do not exceed
-    them.
+    """Return the chance, for equal ranks, that the chosen ranks' steps all exceed the others'; 1 if they do
+    not.
 
-    With few steps this is more informative than counting: of all orders of the times of all steps, 1 in
-    (ranks * steps over chosen * steps) has exactly these on top.
+    With few steps, this is more informative than counting: of all orderings of the step times, 1 in (ranks *
+    steps over chosen * steps) has exactly these on top.
     """
     if own.own[:, chosen].min() <= own.own[:, ~chosen].max():
         return 1.0
@@ -209,13 +209,13 @@ def _chance_by_order(own: OwnTime, chosen: npt.NDArray[np.bool_]) -> float:
 
 
 class CausedWaits(Struct, frozen=True, kw_only=True):
-    """The waits that late ranks cause, in ns per step.
+    """The waits caused by late ranks, in ns per step.
 
-    ``bound_ns``: the maximum gain of the median waiting rank per step without the late ones. It includes
-    hidden waiting: the median over steps, or their mean without the first collective of the window if that is
-    more. ``caused_ns``: wait caused, as elsewhere in the report (``Blame`` of :mod:`zprof.model.time`):
-    exposed, per step, the mean of the ``ranks`` that waited. ``caused_hidden_too_ns`` includes the part
-    hidden by compute.
+    ``bound_ns``: the maximum gain of the median waiting rank without the late ranks. It includes hidden
+    waiting: the median over steps, or the mean without the window's first collective if larger.
+    ``caused_ns``: wait caused, as elsewhere in the report (``Blame`` of :mod:`zprof.model.time`): exposed
+    wait, averaged over the ``ranks`` that waited. ``caused_hidden_too_ns`` includes the part hidden by
+    compute.
     """
 
     bound_ns: float
@@ -225,9 +225,9 @@ class CausedWaits(Struct, frozen=True, kw_only=True):
 
 
 def measure_waits(analysis: RunAnalysis, late: tuple[int, ...]) -> CausedWaits:
-    """Return the waiting in collectives at which one of the ``late`` ranks arrived last.
+    """Return the waiting in collectives to which a ``late`` rank arrived last.
 
-    If there are many groups, few have a late rank. The others wait for ranks that it delayed.
+    Of many groups, only a few contain a late rank. The others wait for ranks delayed by it.
     """
     rows = analysis.collectives
     rows = rows.at(rows.bools("matched") & (rows.ints("group_size") != 1))
@@ -253,7 +253,7 @@ def measure_waits(analysis: RunAnalysis, late: tuple[int, ...]) -> CausedWaits:
 
 
 def _median_wait_per_step(rows: Columns) -> Floats:
-    """Return the median wait of the waiting ranks, by step."""
+    """Return the waiting ranks' median wait, by step."""
     each = rows.group_by("step", "rank")
     return Groups(rows.ints("step")[each.first]).median(each.sum(rows.ints("wait_ns")))
 
@@ -268,15 +268,15 @@ class LateRank(Struct, frozen=True, kw_only=True):
 
     @property
     def cost_ns(self) -> float:
-        """The cost to the others; for a part of the own time, at most the lengthening of the step."""
+        """The cost to the other ranks; for a part of the own time, at most the lengthening of the step."""
         cost = min(self.suspect.delay_ns, self.waits.bound_ns)
         return min(cost, self.suspect.beyond_ns) if self.suspect.part else cost
 
 
 def list_late_ranks(analysis: RunAnalysis, own: OwnTime) -> list[LateRank]:
-    """Return the latest rank by its total own time, and by each part, if it costs the others time.
+    """Return the latest ranks by total own time and by each part, if they cost the others time.
 
-    It may still be chance.
+    They may still be due to chance.
     """
     suspects = (find_suspect(analysis, own), *find_suspects_by_part(analysis, own))
     measured = (_measure_late_rank(analysis, own, suspect) for suspect in suspects)
@@ -284,7 +284,7 @@ def list_late_ranks(analysis: RunAnalysis, own: OwnTime) -> list[LateRank]:
 
 
 def _measure_late_rank(analysis: RunAnalysis, own: OwnTime, suspect: Suspect) -> LateRank:
-    """Measure what a suspect costs the others, and the reason of its delay."""
+    """Measure a suspect's cost to the others, and find the reason of its delay."""
     place = own.ranks.index(suspect.rank)
     return LateRank(
         suspect=suspect,
@@ -301,14 +301,14 @@ def _measure_late_rank(analysis: RunAnalysis, own: OwnTime, suspect: Suspect) ->
 
 
 def _is_seen(late: LateRank) -> bool:
-    """Return True if a rank is late and costs the others time; it may still be chance."""
+    """Return True if a rank is late and costs the others time, possibly by chance."""
     suspect = late.suspect
     is_late = suspect.delay_ns > suspect.floor_ns and suspect.last_ratio >= _LAST_RATIO
     return is_late and late.cost_ns >= _MIN_STEP_RATIO * late.wall_ns
 
 
 def find_doubts(analysis: RunAnalysis, own: OwnTime, seen: Sequence[LateRank]) -> Untested | None:
-    """Return why late ranks cannot be ruled out, None if one above low confidence would have shown."""
+    """Return why late ranks cannot be ruled out; None if a late rank would have been detected."""
     doubtful = [late.suspect for late in seen if late.cost_ns >= MIN_SURE_COST_RATIO * late.wall_ns]
     if doubtful:
         suspect = doubtful[0]
@@ -329,9 +329,9 @@ def find_doubts(analysis: RunAnalysis, own: OwnTime, seen: Sequence[LateRank]) -
 
 
 def find_missing_ranks(analysis: RunAnalysis) -> Untested | None:
-    """Return why ranks cannot be compared: ranks or matched steps are missing; None if there are enough."""
+    """Return why ranks cannot be compared (missing ranks or matched steps); None if they can."""
     if len(analysis.run.ranks_loaded) < analysis.run.world_size:
-        # Complete groups do not help: a rank that is late there may only pass on a delay.
+        # Complete groups do not help: a rank that is late there may only be passing on a delay.
         return make_untested("last_rank_unknown")
     rows = select_steady_rows(analysis)
     matched = rows.at(rows.bools("matched"))
@@ -346,7 +346,7 @@ def find_missing_ranks(analysis: RunAnalysis) -> Untested | None:
 
 
 def is_delay_passed_on(analysis: RunAnalysis, late: tuple[int, ...]) -> bool:
-    """Return True if most of the waiting that the ranks are blamed for started on another rank."""
+    """Return True if most of the waiting blamed on these ranks originated on other ranks."""
     rows = select_steady_rows(analysis)
     blamed = rows.at(np.isin(rows.ints("blamed_rank"), late))
     wait_ns = blamed.ints("wait_ns")
@@ -362,11 +362,11 @@ def find_reason(
     Args:
         analysis: The run, whose collectives have reasons from the host's calls.
         late: The late ranks.
-        compute_ns: Their compute in excess of the others'.
+        compute_ns: Their excess compute.
         copies_ns: Their excess copy time.
         idle_ns: Their excess idle time.
     """
-    # The shares of the waiting for these ranks, by reason, for delays that started on them.
+    # The shares of the waiting for these ranks by reason, for delays that originated on them.
     rows = analysis.collectives
     mine = rows.at(np.isin(rows.ints("blamed_rank"), late) & np.isin(rows.ints("origin_rank"), late))
     reasons = mine.group_by("late_reason")
@@ -384,11 +384,11 @@ def find_reason(
 
 
 class RankTurns(Struct, frozen=True, kw_only=True):
-    """The latest rank of each step and its cost, as means over the steps.
+    """The latest ranks of each step and their cost, as means over steps.
 
-    ``floor_ns``: the delay that noise can cause. ``late_ratio``: the share of steps with a rank that is
-    clearly later than the others; ``late``: these ranks. Shares of the cost: ``idle_ratio`` without compute,
-    ``main_ratio`` on the rank that has most, ``queued_ratio`` ready but without a processor.
+    ``floor_ns``: the delay that noise can cause. ``late_ratio``: share of steps with a clearly late rank;
+    ``late``: these ranks. Shares of the cost: ``idle_ratio`` without compute, ``main_ratio`` on the rank with
+    the largest share, ``queued_ratio`` ready but without a processor.
     """
 
     cost_ns: float
@@ -429,7 +429,7 @@ def measure_rank_turns(analysis: RunAnalysis) -> RankTurns:
 
 
 def _measure_deviation_of_others(own: OwnTime) -> Floats:
-    """Return for each step the median deviation of all ranks but the latest from their median."""
+    """Return, for each step, the median deviation of all ranks except the latest from their median."""
     others = np.sort(own.own, axis=1)[:, :-1]
     middle = np.median(others, axis=1, keepdims=True)
     return np.median(np.abs(others - middle), axis=1)
