@@ -1,17 +1,18 @@
-"""Compute the step ledger: each step's wall time split into terms that sum to it, to the nanosecond.
+"""Compute the step ledger: each step's wall time, split into terms that sum to it exactly.
 
     wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained
 
 Idle is the remainder: the device has no work, or the main thread neither computes nor is blocked on a
 collective. Unexplained is time without information in the trace: before its first and after its last event,
 waits without a recorded collective, and communication kernels without a collective. Separately, collective =
-overlapped + exposed_wait + exposed_transfer. This module also provides the intervals that make up the sums
-(tracks) and the variation of step times.
+overlapped + exposed_wait + exposed_transfer. This module also provides the intervals behind the sums (tracks)
+and the variation of step times.
 
-A device is blocked by a collective whenever it does not compute; a CPU rank is blocked in the wait spans of
-its main thread. If no waits were recorded, gaps between operators longer than 300 µs are used as an upper
-bound. Several collectives may run at once, so each blocked instant is assigned to exactly one: the running
-collective that the thread, or the compute after the gap, waits for; else the running one that started first.
+A device is blocked by a running collective whenever it does not compute; a CPU rank is blocked in its main
+thread's wait spans. If no waits were recorded, gaps between operators longer than 300 µs are used as an upper
+bound. Several collectives may run at once, so each blocked moment is assigned to exactly one: the running
+collective that the thread, or the compute after the gap, waits for; else the running collective that started
+first.
 """
 
 import itertools
@@ -48,11 +49,11 @@ WAIT_SPANS = "wait spans"
 UPPER_BOUND = "aten gap upper bound"
 MIXED = "wait spans, and aten gaps as upper bound for collectives without a recorded wait"
 MIN_HOLE_NS = 300_000
-#: Maximum number of collectives without a recorded wait that need no upper bound: one in flight at each end.
+#: Maximum number of collectives without a recorded wait for exact times: one in flight at each end.
 _MAX_WITHOUT_WAIT = 2
 STEP_COLUMNS = ("rank", "step", "wall_ns", *LEDGER_TERMS, "overlapped_ns", "collective_ns", "memcpy_ns")
 _EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns")
-#: Exposed time that cannot be split is negligible below this share of all exposed time.
+#: Below this share of all exposed time, exposed time that cannot be split is negligible.
 _MIN_UNSPLIT_RATIO = 0.01
 #: Profiler overhead at each edge of an interval.
 STAMP_NS = 1_000
@@ -60,11 +61,11 @@ _MIN_STEPS = 3
 
 
 class Blocking(Struct, frozen=True, kw_only=True):
-    """Blocked time of a rank. ``unexplained``: blocked while no known collective ran.
+    """A rank's blocked time. ``unexplained``: blocked while no known collective ran.
 
-    ``running`` and ``awaited`` have one row per collective, in their order. ``running`` is when it can block
-    the rank (empty for a host collective on a rank that computes on a device), ``awaited`` is when the rank
-    is known to wait for it.
+    ``running`` and ``awaited`` have one row per collective, in table order. ``running``: when it can block
+    the rank (empty for a host collective on a rank that computes on a device); ``awaited``: when the rank is
+    known to wait for it.
     """
 
     blocked: Intervals
@@ -77,7 +78,7 @@ class Blocking(Struct, frozen=True, kw_only=True):
 def find_blocking(
     rank: int, activity: RankActivity, steps: StepWindows, collectives: Columns
 ) -> tuple[Blocking, list[Gap]]:
-    """Return the blocked time of one rank in its steps, and gaps if its waits are unknown."""
+    """Return one rank's blocked time in its steps, and gaps if its waits are unknown."""
     if activity.on_device:
         return _find_device_blocking(activity, steps, collectives), []
     inside = steps.step_at(collectives.ints("start_ns")) >= 0
@@ -144,7 +145,7 @@ def _starts_known_wait(
 
 
 def _ends_in_wait(waits: Intervals, end: Int64s) -> npt.NDArray[np.bool_]:
-    """Mark the collectives that end inside a wait, which suggests that the wait was for them."""
+    """Mark the collectives that end inside a wait, which was then probably for them."""
     merged = union(waits)
     index = np.searchsorted(merged[:, 0], end, side="right") - 1
     return (index >= 0) & (end <= merged[np.maximum(index, 0), 1])
@@ -155,7 +156,7 @@ def _list_collective_spans(collectives: Columns) -> Intervals:
 
 
 class RankExposure(Struct, frozen=True, kw_only=True):
-    """Exposed time of one rank: as intervals, and per collective in the order of the table."""
+    """One rank's exposed time, as intervals and per collective in table order."""
 
     waiting: Intervals
     moving: Intervals
@@ -164,10 +165,10 @@ class RankExposure(Struct, frozen=True, kw_only=True):
 
 
 def attribute_exposure(arrival_ns: Int64s, blocking: Blocking) -> RankExposure:
-    """Split the blocked time of one rank between its collectives, into wait and transfer.
+    """Attribute one rank's blocked time to its collectives, split into wait and transfer.
 
     Args:
-        arrival_ns: Start of the last rank, for each collective.
+        arrival_ns: Each collective's start on the last rank.
         blocking: When the rank is blocked, and by which collective.
     """
     queued = share_by_first_start(*blocking.running.T)
@@ -185,7 +186,7 @@ def attribute_exposure(arrival_ns: Int64s, blocking: Blocking) -> RankExposure:
 
 
 def _split_at_arrival(claims: Intervals, arrival: Int64s, blocked: Intervals) -> RankExposure:
-    """Split each claim at the arrival of the last rank, and keep the blocked part."""
+    """Split each claim at the last rank's arrival, and keep the blocked part."""
     middle = np.clip(arrival, claims[:, 0], np.maximum(claims[:, 0], claims[:, 1]))
     waiting, moving = intervals(claims[:, 0], middle), intervals(middle, claims[:, 1])
     return RankExposure(
@@ -199,17 +200,17 @@ def _split_at_arrival(claims: Intervals, arrival: Int64s, blocked: Intervals) ->
 def find_awaited_by_compute(
     running: Intervals, launched: Int64s, compute: Intervals, awaits: Int64s
 ) -> Intervals:
-    """Return, for each collective, when the compute after it waits for it; the intervals are disjoint.
+    """Return, for each collective, when the following compute waits for it, as disjoint intervals.
 
-    Each gap in the compute ends with the kernel that waited. It may have waited for the collectives that had
-    ended by then: the last one, and before its start, those that ended earlier. A collective that still runs
+    Each gap in the compute ends with the kernel that waited. It may have waited for collectives that had
+    ended by then: for the last one, and before that one's start, for earlier ones. A collective still running
     when the kernel starts did not block it.
 
     Args:
-        running: When each collective runs; an empty interval if it does not run on the device.
-        launched: When each was launched.
+        running: When each collective runs; empty if it does not run on the device.
+        launched: Each collective's launch.
         compute: Disjoint intervals, sorted.
-        awaits: For each of them, the result of :func:`find_awaited_launches`.
+        awaits: The result of :func:`find_awaited_launches` for each compute interval.
     """
     if not len(running) or not len(compute):
         return intervals(running[:, 0], running[:, 0]) if len(running) else EMPTY
@@ -219,8 +220,8 @@ def find_awaited_by_compute(
     gap_begin = np.where(next_compute > 0, compute[np.maximum(next_compute - 1, 0), 1], BEFORE_ALL_NS)
     has_ended = (next_compute < len(compute)) & (gap_begin < end) & (end <= bound) & (end > start)
     has_ended &= launched < np.append(awaits, BEFORE_ALL_NS)[next_compute]
-    # Each chosen interval without time before ``not_before`` or taken by later-ending intervals.
-    # If two end together, the one that starts first takes all. Intervals that are not chosen become empty.
+    # Each chosen interval, without time before ``not_before`` or taken by later-ending intervals.
+    # If two end together, the earlier start takes all. Intervals not chosen become empty.
     claims = intervals(start, start)
     rows = np.flatnonzero(has_ended)
     rows = rows[np.lexsort((start[rows], -end[rows]))]
@@ -231,7 +232,7 @@ def find_awaited_by_compute(
 
 
 def share_by_first_start(start: Int64s, end: Int64s) -> Intervals:
-    """Return each interval without the time already taken by intervals that started earlier."""
+    """Return each interval without the time taken by earlier-starting intervals."""
     if not len(start):
         return EMPTY
     end = np.maximum(start, end)
@@ -244,7 +245,7 @@ def share_by_first_start(start: Int64s, end: Int64s) -> Intervals:
 
 
 def make_step_columns(timeline: RankTimeline, blocking: Blocking, exposure: RankExposure) -> Columns:
-    """Return the steps of a rank, with ``STEP_COLUMNS``."""
+    """Return a rank's steps with ``STEP_COLUMNS``."""
     steps, activity = timeline.steps, timeline.activity
     running = union(blocking.running)
     copies, unknown = _find_copies_and_unknown(timeline, blocking, exposure)
@@ -274,7 +275,7 @@ def make_step_columns(timeline: RankTimeline, blocking: Blocking, exposure: Rank
 
 
 def find_idle_spans(timeline: RankTimeline, blocking: Blocking, exposure: RankExposure) -> Intervals:
-    """Return the idle intervals of a rank: in its steps, outside all other terms."""
+    """Return a rank's idle intervals: in its steps, outside all other terms."""
     others = (timeline.activity.compute, exposure.waiting, exposure.moving)
     return subtract(
         timeline.steps.spans, union(*others, *_find_copies_and_unknown(timeline, blocking, exposure))
@@ -284,7 +285,7 @@ def find_idle_spans(timeline: RankTimeline, blocking: Blocking, exposure: RankEx
 def _find_copies_and_unknown(
     timeline: RankTimeline, blocking: Blocking, exposure: RankExposure
 ) -> tuple[Intervals, Intervals]:
-    """Return the exposed copies, and the intervals without information in the trace; they may overlap."""
+    """Return exposed copies, and intervals without information in the trace; the two may overlap."""
     activity = timeline.activity
     known = union(activity.compute, exposure.waiting, exposure.moving)
     copies = subtract(activity.copies, union(known, union(blocking.running)))
@@ -295,13 +296,13 @@ def _find_copies_and_unknown(
 def average_rank_time(
     rows: Columns, method: str, noise_floor_ns: int, first_wait_ns: int = 0, unsplit_ns: int = 0
 ) -> RankTime:
-    """Return means over the steps of one rank, in integer nanoseconds that still sum.
+    """Return one rank's means over steps, in integer nanoseconds that still sum to the wall time.
 
     Args:
         rows: The rank's steps.
-        method: Method that determined exposure.
+        method: How exposure was determined.
         noise_floor_ns: Terms below this are noise.
-        first_wait_ns: Exposed wait of the first collective of each group, summed over all steps.
+        first_wait_ns: Exposed wait in each group's first collective, summed over all steps.
         unsplit_ns: Exposed time in collectives that are missing some ranks, summed over all steps.
     """
     count = len(rows)
@@ -331,12 +332,12 @@ def average_rank_time(
 
 
 def find_ledger_bounds(exposed_ns: int, unsplit_ns: int, *, is_upper: bool) -> Bounds:
-    """Return the terms of a rank that are bounds.
+    """Return which of a rank's terms are bounds.
 
     Args:
         exposed_ns: Exposed time in collectives.
-        unsplit_ns: The part of it that could not be split into wait and transfer.
-        is_upper: True if a wait may be missing in the recording, so that no more than this is exposed.
+        unsplit_ns: The part of the exposed time that could not be split into wait and transfer.
+        is_upper: True if the recording may lack a wait, so exposed times are upper bounds.
     """
     has_bounds = is_unsplit(exposed_ns, unsplit_ns)
     if not is_upper:
@@ -347,19 +348,19 @@ def find_ledger_bounds(exposed_ns: int, unsplit_ns: int, *, is_upper: bool) -> B
 
 
 def is_unsplit(exposed_ns: int, unsplit_ns: int) -> bool:
-    """Return True if so much exposed time could not be split that wait and transfer are only bounds."""
+    """Return True if wait and transfer are only bounds, because too much exposed time could not be split."""
     return unsplit_ns > _MIN_UNSPLIT_RATIO * exposed_ns
 
 
 def list_step_times(rows: Columns) -> tuple[StepTime, ...]:
-    """Convert the step rows to leaves of the report."""
+    """Convert step rows to report leaves."""
     names = [field.name for field in fields(StepTime)]
     columns = [rows[name].tolist() for name in names]
     return tuple(StepTime(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True))
 
 
 def divide_evenly(sums: Sequence[int], count: int) -> list[int]:
-    """Return each sum divided by ``count``, rounded so that the results add up to the divided total."""
+    """Divide each sum by ``count``, rounding so that the results add up to the divided total."""
     running = [0]
     for value in sums:
         running.append(running[-1] + value)
@@ -369,10 +370,10 @@ def divide_evenly(sums: Sequence[int], count: int) -> list[int]:
 def estimate_noise_floor(
     timeline: RankTimeline, blocking: Blocking, collectives: int, uncertainty_ns: int
 ) -> int:
-    """Return the size below which a ledger term is noise, as the worst case per step.
+    """Return the worst-case size per step below which a ledger term is noise.
 
-    The edges of compute and blocked spans have an error of about 1 µs each. The arrival of the last rank has
-    an error of twice the clock uncertainty, for each collective.
+    Each edge of a compute or blocked span has an error of about 1 µs. Each collective's last arrival has an
+    error of twice the clock uncertainty.
     """
     within = timeline.steps.spans
     edges = 2 * (len(intersect(timeline.activity.compute, within)) + len(intersect(blocking.blocked, within)))
@@ -381,7 +382,7 @@ def estimate_noise_floor(
 
 
 def estimate_step_noise(steps: Columns) -> int | None:
-    """Return the 95 % half width of the difference between two recordings' mean step times.
+    """Return the half width of the 95 % interval of the difference between two recordings' mean step times.
 
     The standard deviation is computed from ``steps``, with one row per rank and step. None for fewer than
     three steps.
@@ -393,12 +394,12 @@ def estimate_step_noise(steps: Columns) -> int | None:
 
 
 class RankTracks(Struct, frozen=True, kw_only=True):
-    """Intervals of one rank on the common clock; ``clock`` converts its other times.
+    """One rank's intervals on the common clock; ``clock`` converts its other times.
 
     ``waiting`` and ``moving``: blocked by a collective before and after the last rank's arrival. Clipped to
-    ``steps`` they are the exposed wait and transfer of the ledger. ``host_steps``: the same steps by the
-    host's marks. ``wait_before_ns``: wait in the recording's first collective, if launched before the first
-    step. ``opened_ns``: when the rank left the recorder's last ping before the first step, with its profiler
+    ``steps``, they are the ledger's exposed wait and transfer. ``host_steps``: the same steps by host marks.
+    ``wait_before_ns``: wait in the recording's first collective, if launched before the first step.
+    ``opened_ns``: when the rank left the recorder's last ping before the first step, with its profiler
     running; None without pings.
     """
 
@@ -417,7 +418,7 @@ class RankTracks(Struct, frozen=True, kw_only=True):
 def make_rank_tracks(
     timeline: RankTimeline, clock: RankClock, exposure: RankExposure, wait_before_ns: int
 ) -> RankTracks:
-    """Return the tracks of a measured rank; ``timeline`` is on the common clock."""
+    """Return a measured rank's tracks; ``timeline`` is on the common clock."""
     ping_ends = clock.common(np.array([end for _, end in timeline.pings.values()], dtype=np.int64))
     before = ping_ends[ping_ends <= timeline.host_steps.begin_ns.min(initial=np.iinfo(np.int64).max)]
     has_opening = len(before) and len(timeline.host_steps)

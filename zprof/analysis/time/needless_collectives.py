@@ -1,16 +1,16 @@
-"""Find repeated gathers of units in a step and why each is repeated, and price needless collectives.
+"""Find repeated gathers of units in a step and the reason for each, and price needless collectives.
 
-Each counts once, in this order: a gather in a later micro-batch of a unit that an earlier one gathered; the
-third gather of a unit in a micro-batch, for its recomputation; the gather of the last unit, whose forward has
-just ended; and the rest, for a backward after its forward resharded the unit.
+Each gather counts once, in this order: gathers of a unit already gathered in an earlier micro-batch; a unit's
+third gather in a micro-batch, for recomputation; the gather of the last unit, whose forward has just ended;
+and the rest, for a backward pass after the forward resharded the unit.
 
     headroom = device total - device used at the allocated peak        needed = bytes of the kept units
 
-Headroom is known if the allocator and the device were sampled. A CPU rank or a trace alone does not show it.
-If the gathers' sizes are not recorded, units of a model of known size need at most 4 bytes per parameter.
+Headroom is known only if the allocator and the device were sampled, so not from a CPU rank or a trace alone.
+If gather sizes are not recorded, the units of a model of known size need at most 4 bytes per parameter.
 
-Waiting in these collectives does not count, because a late rank is waited for in the next collective instead.
-With the fix they are not launched, and their data is not copied.
+Waiting in these collectives does not count, because the next collective would wait for a late rank instead.
+With the fix, they are not launched, and their data is not copied.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,11 +40,12 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence
 from zprof.model.training import Phase
 
-#: Minimum exposed time as a share of the step if the step without them decides their cost.
+#: Minimum exposed time as a share of the step, if their cost is decided by playing the step without them.
 MIN_PLAYED_RATIO = 0.001
-#: Fewer steps may be exceptions.
+#: Minimum number of steps; fewer may be exceptions.
 _MIN_STEPS = 3
-#: Minimum size relative to the last micro-batch's reduction: less is something else (a norm per micro-batch).
+#: Minimum size relative to the last micro-batch's reduction: smaller ones serve another purpose (a norm per
+#: micro-batch).
 _SAME_RATIO = 0.5
 _UPDATE = ("rank", "step", "updates")
 
@@ -59,7 +60,7 @@ class CollectiveCost(Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> str:
-        """The bytes as text; some recordings do not contain them."""
+        """The bytes as text, if the recording contains them."""
         return format_bytes(int(self.bytes)) if self.bytes else "an unknown number of bytes"
 
     @property
@@ -70,12 +71,12 @@ class CollectiveCost(Struct, frozen=True, kw_only=True):
 
     @property
     def lost_ns(self) -> float:
-        """The exposed transfer; if all is hidden the whole transfer, which takes the link from others."""
+        """The exposed transfer; if all is hidden, the whole transfer, which occupies the link."""
         return self.exposed_ns or self.transfer_ns
 
 
 def price_collectives(analysis: RunAnalysis, rows: Columns) -> CollectiveCost:
-    """Return the cost of these rows of the passes."""
+    """Return the cost of these rows of the pass table."""
     priced = analysis.collectives.at(rows.ints("row"))
     return CollectiveCost(
         count=mean_per_step(analysis, len(priced)),
@@ -86,7 +87,9 @@ def price_collectives(analysis: RunAnalysis, rows: Columns) -> CollectiveCost:
 
 
 def select_early_reductions(passes: Columns) -> tuple[Columns, int]:
-    """Return the reductions before an update's last micro-batch, and how many of its micro-batches reduce."""
+    """Return the reductions before each update's last micro-batch, and the number of reducing
+    micro-batches.
+    """
     reduces = ~passes.texts("kind").equals(CollectiveKind.ALL_GATHER.value)
     rows = passes.at(reduces & passes.known("micro_batch"))
     update = Groups(*(rows.ints(name) for name in _UPDATE)).codes
@@ -121,7 +124,7 @@ def find_unknown_micro_batches(analysis: RunAnalysis) -> Untested | None:
 
 
 def rate_cost(analysis: RunAnalysis, cost: CollectiveCost) -> Confidence:
-    """Return the confidence: counts prove it, but the cost may be noise, and two steps may be exceptions."""
+    """Rate the confidence: counts are proof, but the cost may be noise, and two steps may be exceptions."""
     if cost.exposed_ns < max_noise_floor_ns(analysis):
         return Confidence.LOW
     enough = count_steps(analysis) >= _MIN_STEPS
@@ -138,8 +141,8 @@ class RepeatedGather(StrEnum):
     IN_LATER_MICRO_BATCH = "an earlier micro-batch dropped it"
 
 
-#: Minimum exposed time as a share of the step (docs/thresholds.md). Gathers above it are found; their copies
-#: then belong to them, and are not counted a second time.
+#: Minimum exposed time as a share of the step (docs/thresholds.md). Gathers above it are findings that
+#: include their copies, which are then not counted again.
 MIN_EXPOSED_RATIOS: Mapping[RepeatedGather, float] = {
     RepeatedGather.IN_LATER_MICRO_BATCH: 0.03,
     RepeatedGather.FOR_RECOMPUTATION: 0.02,
@@ -147,17 +150,18 @@ MIN_EXPOSED_RATIOS: Mapping[RepeatedGather, float] = {
     RepeatedGather.FOR_BACKWARD: 0.02,
 }
 
-#: Gathers of a unit in a micro-batch: one for its forward, one for its backward; a third is recomputation's.
+#: Gathers of a unit in a micro-batch: one for the forward, one for the backward pass; a third is for
+#: recomputation.
 _WITHOUT_RECOMPUTATION = 2
-#: Compute from the end of the last unit's gather to its next one, in units: its own forward, as much again
-#: that the gather ran ahead of, and less than one between.
+#: Compute between the last unit's gather and its next gather, in units: its own forward, another unit that
+#: the gather ran ahead of, and less than one in between.
 _MAX_UNITS_BETWEEN = 3
-#: Codes of why a gather is repeated, in the order of the enumeration; the first gather of a unit has none.
+#: Codes of the reasons for a repeated gather, in enumeration order; a unit's first gather has none.
 _IS_FIRST, _FOR_BACKWARD, _OF_LAST_UNIT, _FOR_RECOMPUTATION, _IN_LATER_MICRO_BATCH = range(-1, 4)
 
 
 class Regathers(Struct, frozen=True, kw_only=True):
-    """Gathers that are repeated for one reason: their rows, their cost, and all gathers."""
+    """Gathers repeated for one reason: their rows, their cost, and all gathers."""
 
     rows: Columns
     cost: CollectiveCost
@@ -165,20 +169,20 @@ class Regathers(Struct, frozen=True, kw_only=True):
 
 
 def find_regathers(analysis: RunAnalysis, repeat: RepeatedGather) -> Regathers | Untested | None:
-    """Return the gathers repeated for one reason; None if there are none or they are hidden well enough."""
+    """Return the gathers repeated for one reason; None if there are none or they are sufficiently hidden."""
     missing = find_unknown_units(analysis)
     if missing:
         return missing
-    # a hidden gather costs the host its launch: if the step can be played, that decides
+    # a hidden gather still costs the host a launch: playing the step decides, if possible
     min_ratio = 0.0 if can_play_kernels(analysis) else MIN_EXPOSED_RATIOS[repeat]
     return _price_if_exposed(analysis, read_gathers(analysis), repeat, min_ratio)
 
 
 def select_gone_with(gathers: Columns, repeat: RepeatedGather) -> Columns:
-    """Return the gathers that disappear if none is repeated for this reason, in any micro-batch of a step.
+    """Return the gathers that disappear if this reason is removed in all micro-batches.
 
-    Each gather counts once, those of later micro-batches as such. But a fix that keeps a unit after its
-    forward, or gathers it once for its recomputation, also does so in later micro-batches.
+    Each gather has one reason, and in a later micro-batch it is the micro-batch. But a fix that keeps a unit
+    after its forward, or gathers it once for recomputation, also applies to later micro-batches.
     """
     if repeat is RepeatedGather.IN_LATER_MICRO_BATCH:
         return gathers.at(gathers.texts("repeat").equals(repeat))
@@ -189,7 +193,7 @@ def select_gone_with(gathers: Columns, repeat: RepeatedGather) -> Columns:
 
 
 def select_needless_gathers(analysis: RunAnalysis) -> Columns:
-    """Return the rows of ``analysis.collectives`` that are found to be needless for any reason."""
+    """Return the rows of ``analysis.collectives`` that are needless for any reason."""
     gathers = read_gathers(analysis)
     is_played = can_play_kernels(analysis)
     found = [
@@ -213,13 +217,13 @@ def _price_if_exposed(
 
 
 def read_gathers(analysis: RunAnalysis) -> Columns:
-    """Return the gathers of known units in the passes, why each repeats, and the step's ``micro_batches``.
+    """Return the gathers of known units, the reason for each repetition, and the step's ``micro_batches``.
 
-    They are read once per analysis.
+    Read once per analysis.
 
-    ``repeat`` is None for the first gather of a unit in a step. ``in_pass`` is the reason within the
-    micro-batch alone, None for the first gather of a unit in it. Gathers without a known unit or micro-batch
-    are excluded, and so are gathers of a unit that is called again.
+    ``repeat`` is None for a unit's first gather in a step. ``in_pass``: the reason within the micro-batch,
+    None for a unit's first gather there. Gathers without a known unit or micro-batch, and gathers of a unit
+    that is called again, are excluded.
     """
     return analysis.compute_once(_read_gathers)
 
@@ -251,7 +255,7 @@ def _mark_groups(groups: Groups, mask: Mask) -> Mask:
 
 
 def _is_called_again(rows: Columns) -> Mask:
-    """Return a mask of third gathers of the last unit if no other unit has any: a head called in parts."""
+    """Return a mask of the last unit's third gathers if no other unit has any: a head called in parts."""
     steps, unit = rows.group_by("rank", "step"), rows.texts("unit").codes
     third = rows.ints("in_micro_batch") > _WITHOUT_RECOMPUTATION
     of_third = _count_units(steps, unit, third)[steps.codes]
@@ -260,13 +264,13 @@ def _is_called_again(rows: Columns) -> Mask:
 
 
 def _count_units(steps: Groups, unit: Int64s, chosen: Mask) -> Int64s:
-    """Return the number of distinct units of the chosen rows of each step."""
+    """Return the number of distinct units among each step's chosen rows."""
     step = steps.codes[chosen]
     return np.bincount(step[Groups(step, unit[chosen]).first], minlength=len(steps))
 
 
 def _find_last_units(rows: Columns, steps: Groups) -> Int64s:
-    """Return the code of the unit whose first gather is the last one of each step; -1 if a step has none."""
+    """Return, for each step, the code of the unit first gathered last; -1 without gathers."""
     first = rows.ints("number") == 1
     last = np.full(len(steps), -1, dtype=np.int64)
     last[steps.codes[first]] = rows.texts("unit").codes[first]
@@ -274,10 +278,10 @@ def _find_last_units(rows: Columns, steps: Groups) -> Int64s:
 
 
 def _is_of_kept_unit(rows: Columns, third: Mask, of_last: Mask) -> Mask:
-    """Return a mask of gathers by recomputation for kept units, which nothing else gathers.
+    """Return a mask of recomputation gathers of kept units, which have no other gathers.
 
-    If recomputation makes a third gather of the units, it also makes the second one of the last unit, and the
-    only one of a unit that was kept since the previous micro-batch.
+    If recomputation causes the third gathers, it also causes the last unit's second gather, and the only
+    gather of a unit kept since the previous micro-batch.
     """
     step = rows.group_by("rank", "step")
     unit = Groups(step.codes, rows.texts("unit"))
@@ -292,24 +296,25 @@ def _is_of_kept_unit(rows: Columns, third: Mask, of_last: Mask) -> Mask:
 
 def _find_reasons(rows: Columns, in_pass: Int64s) -> Int64s:
     again = rows.ints("number") > 1
-    # a unit kept from the first micro-batch on would not be gathered in a later one at all
+    # a unit kept since the first micro-batch would not be gathered in later ones at all
     begins = (rows.ints("in_micro_batch") == 1) & rows.texts("phase").equals(Phase.FORWARD.value)
     unit = Groups(rows.ints("rank"), rows.ints("step"), rows.texts("unit"), rows.ints("micro_batch"))
     further = again & (rows.ints("micro_batch") > 0) & _mark_groups(unit, begins)
-    # of a micro-batch that did not start with a forward, it is only known that the unit was there
+    # if a micro-batch did not start with a forward, it is only known that the unit was present
     reason = np.where(in_pass == _IS_FIRST, _FOR_BACKWARD, in_pass)
     return np.where(again, np.where(further, _IN_LATER_MICRO_BATCH, reason), _IS_FIRST)
 
 
 def _is_of_last_unit(analysis: RunAnalysis, rows: Columns) -> Mask:
-    """Return a mask of gathers of the forward's last unit that follow with little compute in between.
+    """Return a mask of repeated gathers of the forward's last unit with little compute in between.
 
-    The last unit is the same in all steps of a rank: if events are missing, a step seems to end with another.
+    The last unit is the same in all of a rank's steps: with missing events, a step may seem to end with
+    another.
     """
     steps, unit = rows.group_by("rank", "step"), rows.texts("unit")
     units = _count_units(steps, unit.codes, rows.ints("number") == 1)[steps.codes]
     last = _find_usual_last_unit(rows, steps)[steps.codes]
-    # The forward's compute in the step of each row: a third of all, also with recomputation.
+    # The forward's compute in each row's step: a third of all compute, also with recomputation.
     places = find_places(*([table.ints("rank"), table.ints("step")] for table in (rows, analysis.steps)))
     forward_ns = np.append(analysis.steps.ints("compute_ns") / 3, np.nan)[places]
     least_ns = np.where(units > 0, _MAX_UNITS_BETWEEN * forward_ns / np.maximum(units, 1), 0.0)
@@ -318,7 +323,9 @@ def _is_of_last_unit(analysis: RunAnalysis, rows: Columns) -> Mask:
 
 
 def _find_usual_last_unit(rows: Columns, steps: Groups) -> Int64s:
-    """Return for each step the code of the unit with which most steps of its rank end, by name if tied."""
+    """Return, for each step, the code of the unit with which most of the rank's steps end; ties go by
+    name.
+    """
     rank, last = rows.ints("rank")[steps.first], _find_last_units(rows, steps)
     known = last >= 0
     ends = Groups(rank[known], Texts(rows.texts("unit").words, last[known]))
@@ -334,7 +341,7 @@ _MAX_BYTES_PER_PARAMETER = 4
 
 
 class Headroom(Struct, frozen=True, kw_only=True):
-    """Memory to keep units: minimum ``free_bytes`` of any rank, None if no memory was recorded.
+    """Memory for keeping units: minimum ``free_bytes`` over ranks, None if no memory was recorded.
 
     ``needed_bytes`` is 0 if the sizes of the units were not recorded.
     """
@@ -370,14 +377,14 @@ class Headroom(Struct, frozen=True, kw_only=True):
         return rows
 
     def at_most(self, confidence: Confidence) -> Confidence:
-        """Return the confidence, at most MEDIUM if the memory may not suffice, LOW if it does not."""
+        """Cap the confidence: MEDIUM if the memory may not suffice, LOW if it does not."""
         if self.suffices is False:
             return Confidence.LOW
         return Confidence.MEDIUM if confidence is Confidence.HIGH and not self.suffices else confidence
 
 
 def measure_headroom(analysis: RunAnalysis, gathers: Columns) -> Headroom:
-    """Return the headroom for the units of ``gathers``, each counted once."""
+    """Return the headroom for the units in ``gathers``, each counted once."""
     rank, unit = gathers.ints("rank"), gathers.texts("unit")
     each = Groups(rank, gathers.ints("step"), unit, gathers.ints("number"))  # a unit's pieces together
     units = Groups(rank[each.first], unit.at(each.first))

@@ -1,14 +1,14 @@
-"""Match the collectives of different ranks, rung by rung, and check that each match is possible.
+"""Match collectives of different ranks, rung by rung, and check that each match is possible.
 
-1. Group and sequence number, if the program states it; kind, dtype and bytes must agree.
-2. The order within a group, if signatures and marked steps of the ranks agree.
+1. Group and sequence number, if stated by the program; kind, dtype and bytes must agree.
+2. The order within a group, if the ranks' signatures and marked steps agree.
 3. Signatures and times, if ranks lack rows or their windows differ.
-4. The order on the stream, if the ranks of a group are unknown.
+4. The order on the stream, if a group's ranks are unknown.
 
-Lanes whose rows are only ordered and that lack nothing come before others, to which their clocks are hints.
+Of the lanes with only ordered rows, complete lanes come first; their clocks are hints for the others.
 
 Each match must be possible for some clock offsets; impossible parts are repaired or left out. A refused row
-stays unmatched, and no rank is blamed for it. What was not matched is reported as gaps.
+stays unmatched, and no rank is blamed for it. Unmatched collectives are reported as gaps.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ class Matching(Struct, frozen=True, kw_only=True):
 
     @property
     def shifts(self) -> dict[int, int]:
-        """Largest shift of each rank that was shifted."""
+        """Each shifted rank's largest shift."""
         largest_shifts: dict[int, int] = {}
         for placement in self.placements:
             for rank, shift in placement.shifts.items():
@@ -72,7 +72,7 @@ class Matching(Struct, frozen=True, kw_only=True):
 
 
 def match_stated(lanes: Sequence[GroupLane], rows: MatchRows, hints: Hints) -> Matching:
-    """Match lanes whose sequence numbers were stated by the program."""
+    """Match lanes with sequence numbers stated by the program."""
     placements, conflicts = [], []
     for lane in lanes:
         if lane.stated:
@@ -90,15 +90,14 @@ def match_stated(lanes: Sequence[GroupLane], rows: MatchRows, hints: Hints) -> M
 def match_ordered(
     lanes: Sequence[GroupLane], rows: MatchRows, make_hints: Callable[[Sequence[ClockTable]], Hints]
 ) -> list[Placement]:
-    """Return the placements of lanes whose rows are only ordered.
+    """Return the placements of lanes with only ordered rows.
 
-    Lanes that lack nothing come first: their clocks are the hints for the others, as long as that completes
-    more of them.
+    Complete lanes come first: their clocks are hints for the others, as long as this completes more lanes.
 
     Args:
-        lanes: All lanes; stated ones are left out.
+        lanes: All lanes; stated lanes are ignored.
         rows: All rows.
-        make_hints: Returns the clock hints that follow from these tables and from what is known besides.
+        make_hints: Returns clock hints from these tables and from other knowledge.
     """
     ordered = [lane for lane in lanes if not lane.stated]
     if not ordered:
@@ -116,7 +115,7 @@ def match_ordered(
             if is_complete
         ]
         hints = make_hints(tables)
-        # The placement with fewer excluded ranks, then with more rows, else the first.
+        # Prefer the placement with fewer excluded ranks, then with more rows, else the first.
         placements = [
             placement
             if is_complete
@@ -133,12 +132,12 @@ def match_ordered(
 
 
 def _is_complete(placement: Placement) -> bool:
-    """Return True if every row of the lane has a slot."""
+    """Return True if each of the lane's rows has a slot."""
     return not placement.excluded and bool((placement.slot >= 0).all())
 
 
 def add_instances(collectives: Columns, matching: Matching) -> Columns:
-    """Add ``instance`` (equal on all rows of a match, -1 if unmatched), ``matched`` and ``rung``."""
+    """Add ``instance`` (equal for all rows of a match, -1 if unmatched), ``matched`` and ``rung``."""
     instance = np.full(len(collectives), ALONE, dtype=np.int64)
     rungs = tuple(Rung)
     rung = np.full(len(collectives), rungs.index(Rung.ALONE), dtype=np.int64)
@@ -168,7 +167,7 @@ def refuse_rows(collectives: Columns, rows: Mask) -> Columns:
 def repair_placement(placement: Placement, rows: MatchRows, hints: Hints) -> Placement:
     """Return the placement with impossible parts repaired or removed.
 
-    Drop bad timestamps and kinds that one rank can leave early, register shifted ranks again, and exclude
+    Drops bad timestamps and kinds that one rank can leave early, registers shifted ranks again, and excludes
     ranks that do not match at all.
     """
     worst = _find_worst_members(placement, rows)
@@ -193,7 +192,7 @@ def repair_placement(placement: Placement, rows: MatchRows, hints: Hints) -> Pla
 
 
 def _find_worst_members(placement: Placement, rows: MatchRows) -> Mask:
-    """Mark the members to remove so that no two ranks contradict each other."""
+    """Mark the members to remove to resolve all contradictions between ranks."""
     table = make_clock_table(placement, rows)
     if len(table.ranks) < 2 or not table.start.shape[1]:
         return np.zeros(len(table.ranks), dtype=bool)
@@ -207,9 +206,9 @@ def _remove_drift(table: ClockTable) -> ClockTable:
 
 
 def _drop_bad_stamps(placement: Placement, rows: MatchRows) -> Placement | None:
-    """Return the placement without bad instances if that resolves all contradictions, else None."""
+    """Return the placement without bad instances if this resolves all contradictions, else None."""
     table = make_clock_table(placement, rows)
-    # Instances that a rank leaves before another enters, on the clocks estimated from all instances.
+    # Instances that one rank leaves before another enters, on clocks estimated from all instances.
     without_drift = _remove_drift(table)
     offset = np.nan_to_num(estimate_offsets(without_drift)[0])
     moved = without_drift.moved(offset, np.zeros(len(offset)))
@@ -224,7 +223,9 @@ def _drop_bad_stamps(placement: Placement, rows: MatchRows) -> Placement | None:
 
 
 def _drop_one_sided(placement: Placement, rows: MatchRows) -> Placement | None:
-    """Return the placement with only the kinds that nobody leaves early if these do not contradict."""
+    """Return the placement with only the kinds that nobody leaves early, if they are free of
+    contradictions.
+    """
     is_kept = rows.sync[placement.lane.rows] & (placement.slot >= 0)
     if not is_kept.any():
         return None
@@ -233,7 +234,9 @@ def _drop_one_sided(placement: Placement, rows: MatchRows) -> Placement | None:
 
 
 def _register_again(placement: Placement, rows: MatchRows, worst: Mask, hints: Hints) -> Placement | None:
-    """Register each bad rank again on a good one; if the first two contradict each other, on the first."""
+    """Register each bad rank again on a good rank, or on the first rank if the first two contradict each
+    other.
+    """
     from zprof.analysis.time.matching.registration import register_rows
     from zprof.analysis.time.matching.slots import find_largest_shift, split_by_rank
 
@@ -258,13 +261,13 @@ def _register_again(placement: Placement, rows: MatchRows, worst: Mask, hints: H
 def refuse_impossible(
     collectives: Columns, rows: MatchRows, uncertainty_ns: int
 ) -> tuple[Columns, list[Gap]]:
-    """Refuse matches in which, on the common clock, a rank left before a rank it waits for had entered."""
+    """Refuse matches in which a rank left before an awaited rank entered, on the common clock."""
     start, end, instance = (collectives.ints(name) for name in ("start_ns", "end_ns", "instance"))
     instances = Groups(instance)
     slack = 2 * uncertainty_ns
     is_sync = mark_full_syncs(collectives)
     is_early = is_sync & (instances.min(end) < instances.max(start) - slack)[instances.codes]
-    # Matches in which a rank left before the rank that it waits for had entered.
+    # Matches in which a rank left before an awaited rank entered.
     source_start, sink_end = (
         instances.max(np.where(is_root, times, UNKNOWN_NS))[instances.codes]
         for is_root, times in ((rows.source == rows.rank, start), (rows.sink == rows.rank, end))
@@ -274,7 +277,7 @@ def refuse_impossible(
     is_one_sided = instances.max(~is_sync & (before_source | after_sink))[instances.codes]
     impossible = (instance >= 0) & (is_early | is_one_sided)
     # Mark all rows of groups with more bad matches than chance explains.
-    # Kinds that one rank can leave early show nothing about the others: then only the kind is marked.
+    # Kinds that one rank can leave early prove nothing about other kinds, so only the kind is marked.
     countings, kinds = Groups(rows.counting), Groups(rows.counting, collectives.texts("kind"))
     syncs = np.maximum(1, countings.sum(is_sync.astype(np.int64)))
     sync_share = countings.sum((impossible & is_sync).astype(np.int64)) / syncs
@@ -287,10 +290,10 @@ def refuse_impossible(
 
 
 def list_step_gaps(collectives: Columns, rows: MatchRows) -> list[Gap]:
-    """Return a gap if the ranks divide the same collectives into different steps.
+    """Return a gap if ranks assign the same collectives to different steps.
 
     Args:
-        collectives: The matched collectives, as of ``refuse_impossible``.
+        collectives: The matched collectives, from ``refuse_impossible``.
         rows: The same rows.
     """
     instance = collectives.ints("instance")
@@ -305,7 +308,7 @@ def list_step_gaps(collectives: Columns, rows: MatchRows) -> list[Gap]:
 def list_matching_gaps(
     collectives: Columns, lanes: Sequence[GroupLane], matching: Matching, ranks: Sequence[int]
 ) -> list[Gap]:
-    """List the unmatched collectives, one gap per reason."""
+    """Report the unmatched collectives, one gap per reason."""
     conflict = np.zeros(len(collectives), dtype=bool)
     conflict[matching.conflicts] = True
     is_excluded = np.zeros(len(collectives), dtype=bool)
@@ -335,7 +338,7 @@ def list_matching_gaps(
 
 
 def _make_group_gaps(collectives: Columns, rows: Mask, key: str) -> list[Gap]:
-    """Return one gap that counts the collectives (not rows) and names up to two groups."""
+    """Return one gap with the number of collectives (not rows) and up to two group names."""
     bad = collectives.at(rows)
     if not len(bad):
         return []
@@ -366,7 +369,7 @@ def _list_exclusion_gaps(matching: Matching) -> list[Gap]:
 
 
 def _list_lane_gaps(collectives: Columns, lanes: Sequence[GroupLane], ranks: Sequence[int]) -> list[Gap]:
-    """Report rows without a group, rows of multi-rank runs in no lane, and groups with ranks not loaded."""
+    """Report rows without a group, multi-rank rows in no lane, and groups with ranks that were not loaded."""
     gaps = []
     count = sum(len(lane.rows) for lane in lanes if lane.stream)
     if count:

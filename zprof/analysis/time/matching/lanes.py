@@ -1,8 +1,8 @@
-"""Split rows of collectives into lanes for matching, and place a lane's rows in instances.
+"""Split collective rows into lanes for matching, and place a lane's rows in instances.
 
-A lane is a group in one way of counting (a stated sequence, or only an order); for point-to-point messages it
-is one direction between two ranks. A group "0,1,5" or "0,1#name" has known ranks; groups with any other name
-do not.
+A lane is a group with one way of counting (a stated sequence, or only an order); for point-to-point messages,
+it is one direction between two ranks. The ranks of a group "0,1,5" or "0,1#name" are known; those of groups
+with other names are not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,21 +19,21 @@ from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.timeline import RankWindow
 from zprof.model.collectives import CollectiveKind
 
-#: For these kinds each rank records its own bytes, which may differ, or no tensor at all.
+#: For these kinds, each rank records its own bytes, which may differ, or no tensor at all.
 _OWN_BYTES = (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER, CollectiveKind.SCATTER)
 _MESSAGES = (CollectiveKind.SEND, CollectiveKind.RECV)
-#: A clock that differs more than this from the first rank's has another origin.
+#: A clock that differs from the first rank's by more than this has a different origin.
 _MAX_SAME_ORIGIN_NS = 10**12
 NO_STEP = -1
 _STREAM = "stream:"
-#: Maximum share of conflicting sequence numbers in a lane; above it, no row is matched by sequence.
+#: Maximum share of conflicting sequence numbers in a lane; above this, no row is matched by sequence.
 MAX_CONFLICT_SHARE = 0.1
 #: Name of a lane whose ranks are unknown.
 UNKNOWN_RANKS = "of unknown ranks"
 
 
 class Rung(StrEnum):
-    """Method by which rows were matched, best first."""
+    """Matching methods, best first."""
 
     SEQUENCE = "sequence"
     ORDER = "order"
@@ -43,7 +43,7 @@ class Rung(StrEnum):
 
 
 class ClockDifference(Struct, frozen=True, kw_only=True):
-    """Difference of two clocks: offset, drift, and uncertainty."""
+    """Difference between two clocks: offset, drift, and uncertainty."""
 
     offset: float
     drift: float
@@ -51,10 +51,10 @@ class ClockDifference(Struct, frozen=True, kw_only=True):
 
 
 class ClockHint(Struct, frozen=True, kw_only=True):
-    """Prior knowledge of the difference of two clocks.
+    """Prior knowledge of the difference between two clocks.
 
-    ``one_host``: it is 0 in practice. ``one_origin``: both count from the same instant, so a small difference
-    is more likely than a large one.
+    ``one_host``: the difference is 0 in practice. ``one_origin``: both clocks count from the same moment, so
+    a small difference is more likely than a large one.
     """
 
     measured: ClockDifference | None = None
@@ -62,17 +62,17 @@ class ClockHint(Struct, frozen=True, kw_only=True):
     one_origin: bool = True
 
 
-#: Returns the clock hint of one rank relative to another.
+#: Returns one rank's clock hint relative to another rank.
 Hints = Callable[[int, int], ClockHint]
 
 
 class MatchRows(Struct, frozen=True, kw_only=True):
     """Columns of all rows.
 
-    ``signature`` is equal for rows with equal kind, dtype, bytes and group size. ``step``: the marked step
-    that launched the row, -1 outside steps and if its launch is unknown. ``source``: the rank that all others
-    wait for (root of a broadcast, sender); ``sink``: the rank that waits for all others; else -1. ``peer``:
-    the other side or root, -1 if unknown. ``group`` is a code per group, ``counting`` per group and
+    ``signature``: equal for rows with equal kind, dtype, bytes and group size. ``step``: the marked step that
+    launched the row, -1 outside steps and if the launch is unknown. ``source``: the rank that all others wait
+    for (a broadcast's root, a sender); ``sink``: the rank that waits for all others; else -1. ``peer``: the
+    other side or root, -1 if unknown. ``group``: a code per group; ``counting``: a code per group and
     sequence method.
     """
 
@@ -91,7 +91,7 @@ class MatchRows(Struct, frozen=True, kw_only=True):
 
 
 def choose_bases(collectives: Columns, timelines: Sequence[RankWindow]) -> dict[int, int]:
-    """Return the reference time of each rank: the same instant for all clocks of one origin."""
+    """Return each rank's reference time: the same moment for all clocks with one origin."""
     by_rank = Groups(collectives.ints("rank"))
     ranks_with_rows = collectives.ints("rank")[by_rank.first].tolist()
     first = dict(zip(ranks_with_rows, by_rank.min(collectives.ints("start_ns")).tolist(), strict=True))
@@ -109,7 +109,7 @@ def choose_bases(collectives: Columns, timelines: Sequence[RankWindow]) -> dict[
 def make_match_rows(
     collectives: Columns, timelines: Sequence[RankWindow], base: Mapping[int, int]
 ) -> MatchRows:
-    """Return the rows of a table of collectives as columns for matching."""
+    """Return a collective table's rows as columns for matching."""
     rank, kind = collectives.ints("rank"), collectives.texts("kind")
     ranks, place = np.unique(rank, return_inverse=True)
     moved = np.array([base[each] for each in ranks.tolist()], dtype=np.int64)[place]
@@ -148,7 +148,7 @@ def number_values(values: Int64s) -> Int64s:
 
 
 def _encode_signatures(collectives: Columns) -> Int64s:
-    """Return a code per signature; send and recv share one, as the two sides of a message."""
+    """Return a code per signature; send and recv share a code, as the two sides of a message."""
     kind = collectives.texts("kind")
     has_own_bytes = kind.equals(*_OWN_BYTES)
     columns = (
@@ -165,10 +165,10 @@ def _encode_signatures(collectives: Columns) -> Int64s:
 
 
 class GroupLane(Struct, frozen=True, kw_only=True):
-    """Rows (positions in the frame, by rank and sequence) of a group.
+    """A group's rows (table positions, by rank and sequence).
 
-    ``members`` are the loaded ranks, ``size`` is the number of ranks of the group, 0 if unknown. ``stated``:
-    the program stated the sequence numbers; otherwise rows are only ordered.
+    ``members``: the loaded ranks; ``size``: the group's number of ranks, 0 if unknown. ``stated``: the
+    program stated the sequence numbers; otherwise rows are only ordered.
     """
 
     group: str
@@ -182,7 +182,7 @@ class GroupLane(Struct, frozen=True, kw_only=True):
 def split_lanes(
     collectives: Columns, rows: MatchRows, ranks: Sequence[int], world_size: int | None
 ) -> list[GroupLane]:
-    """Return all lanes of groups whose ranks are known, and of the streams that all ranks have."""
+    """Return all lanes of groups with known ranks, and of the streams that all ranks have."""
     message = collectives.texts("kind").equals(*_MESSAGES)
     rows_in_groups = np.flatnonzero(~message)
     groups, methods = collectives.texts("group"), collectives.texts("method")
@@ -227,10 +227,11 @@ def _make_message_lanes(
 def _make_stream_lanes(
     names: Texts, rows: MatchRows, ranks: Sequence[int], world_size: int | None
 ) -> list[GroupLane]:
-    """Return a lane for each stream of collectives without a group, if all ranks have the same streams.
+    """Return a lane for each stream of groupless collectives, if all ranks have the same streams.
 
-    If each rank has one such stream, all form one lane; else streams of equal name do. Several streams mean
-    several groups, whose ranks are known only if all ranks are loaded: two ranks of many may share no group.
+    If each rank has one such stream, they form one lane; else streams with equal names do. Several streams
+    mean several groups, whose ranks are known only if all ranks are loaded: two ranks of many may share no
+    group.
     """
     first = np.unique(rows.group, return_index=True)[1]
     streams = [int(rows.group[row]) for row in first if names[row].startswith(_STREAM)]
@@ -275,9 +276,9 @@ ALONE = -1
 
 
 class Placement(Struct, frozen=True, kw_only=True):
-    """A lane with the slot of each of its rows (-1: unmatched).
+    """A lane with each row's slot (-1: unmatched).
 
-    ``shifts``: by how much a rank's own order was moved. ``excluded``: ranks that could not be matched.
+    ``shifts``: the number of slots by which a rank's order was moved. ``excluded``: unmatched ranks.
     """
 
     lane: GroupLane
@@ -289,7 +290,7 @@ class Placement(Struct, frozen=True, kw_only=True):
 
 
 def make_clock_table(placement: Placement, rows: MatchRows) -> ClockTable:
-    """Return start and end of the placed rows, ranks x slots; empty slots are left out."""
+    """Return start and end of the placed rows, with shape ranks x slots; empty slots are left out."""
     lane = placement.lane
     placed = placement.slot >= 0
     lane_rows = lane.rows[placed]
@@ -300,7 +301,7 @@ def make_clock_table(placement: Placement, rows: MatchRows) -> ClockTable:
     start[row, column], end[row, column] = rows.start[lane_rows], rows.end[lane_rows]
     row_of_slot = np.zeros(len(slots), dtype=np.int64)
     row_of_slot[column] = lane_rows
-    # Mark the first instance that each rank entered: it includes the start of that rank's profiler.
+    # Mark each rank's first instance, which includes its profiler start-up.
     is_first = np.zeros(start.shape[1], dtype=bool)
     if start.shape[1]:
         known = ~np.isnan(start)
@@ -317,7 +318,7 @@ def make_clock_table(placement: Placement, rows: MatchRows) -> ClockTable:
 
 
 def _find_root_rows(roots: Int64s, lane_rows: Int64s, column: Int64s, count: int, lane: GroupLane) -> Int64s:
-    """Return the row of each instance's root; NO_ROW if it is unknown, not loaded, or the ranks disagree."""
+    """Return each instance's root row; NO_ROW if the root is unknown or not loaded, or if ranks disagree."""
     low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, NO_ROW, dtype=np.int64)
     np.minimum.at(low, column, roots[lane_rows])
     np.maximum.at(high, column, roots[lane_rows])
@@ -327,7 +328,7 @@ def _find_root_rows(roots: Int64s, lane_rows: Int64s, column: Int64s, count: int
 
 
 def place_by_sequence(lane: GroupLane, rows: MatchRows) -> tuple[Placement, Mask]:
-    """Return the slot of each row, and the rows with a conflicting or repeated sequence number."""
+    """Return each row's slot, and the rows with a conflicting or repeated sequence number."""
     names, slot = np.unique(rows.sequence[lane.rows], return_inverse=True)
     count = len(names)
     signature = rows.signature[lane.rows]

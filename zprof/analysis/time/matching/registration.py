@@ -1,17 +1,17 @@
-"""Match one rank's collectives to another's by order and times, if their orders differ.
+"""Match one rank's collectives to another's by order and time, if their orders differ.
 
-The only unknown is the difference of the two clocks. It is measured (pings, other groups), given by marked
-steps, or voted for: end differences of equal signatures cluster at the true offset. A periodic program also
-has clusters at multiples of the period; then the offset with clearly fewer contradictions decides, or the
-sharper cluster, or a shared host clock, or the smallest offset. Otherwise nothing is matched.
+The only unknown is the difference between the two clocks. It is measured (pings, other groups), derived from
+marked steps, or voted for: end differences of equal signatures cluster at the true offset. A periodic program
+also has clusters at multiples of the period; the tie is broken by clearly fewer contradictions, a sharper
+cluster, a shared host clock, or the smallest offset. Otherwise nothing is matched.
 
-A lost event leaves one row without a partner, and nothing else: rows that only one rank has between two pairs
-count as lost, not as a contradiction.
+A lost event only leaves one row without a partner: rows that only one rank has between two pairs count as
+lost, not as a contradiction.
 
-Both ranks are inside a collective during its transfer, and a rank's collectives of one group do not overlap.
-So two rows of equal signature that overlap by at least half of the shorter one are the same collective, and
-different collectives overlap hardly at all. A row with two such partners is matched by the order between
-certain pairs, or not at all.
+Both ranks are inside a collective during its transfer, and a rank's collectives in one group do not overlap.
+So two rows with equal signatures that overlap by at least half of the shorter row are the same collective,
+and different collectives hardly overlap. A row with two such partners is matched by its order between certain
+pairs, or not at all.
 """
 
 import math
@@ -26,36 +26,36 @@ from zprof.analysis.time.clocks import DRIFT_SPAN_NS, fit_slope
 from zprof.analysis.time.matching.lanes import ALONE, ClockDifference, ClockHint
 
 _MIN_OVERLAP_SHARE = 0.5
-#: Tolerance for the clock uncertainty: at most this share of the shorter row plus this length.
+#: Maximum tolerance for clock uncertainty: this share of the shorter row plus this length.
 _TOLERANCE_SHARE = 0.25
 _TOLERANCE_NS = 1_000.0
-#: Maximum number of overlapping partners that are considered per row.
+#: Maximum number of overlapping partners considered per row.
 _MAX_PARTNERS = 32
-#: Minimum share of the rows that must have a partner, of those in the common window that were not lost.
+#: Minimum share of rows with a partner, among rows in the common window that were not lost.
 _MIN_SCORE = 0.8
-#: Minimum share of all rows in the common window that must have a partner.
+#: Minimum share of rows with a partner, among all rows in the common window.
 _MIN_RIVAL_SCORE = 0.5
-#: Minimum number of pairs without other evidence on the clocks.
+#: Minimum number of pairs without other evidence about the clocks.
 _MIN_PAIRS = 3
-#: Another offset is a rival if it has at least this share of the best one's pairs ...
+#: Another offset is a rival if it has at least this share of the best offset's pairs ...
 _RIVAL_RATIO = 0.25
-#: ... unless its ends are spread this many times as far, ...
+#: ... unless its ends have this many times the spread, ...
 _SHARPER_FACTOR = 4.0
-#: ... or unless it is worse by so many standard deviations, in contradictions and in the spread of its ends.
+#: ... or unless it is worse by this many standard deviations, in contradictions and in end spread.
 _MIN_SIGMAS = 4.0
-#: Standard error of the logarithm of the ratio of two median deviations, times the root of the number of
-#: values (1.17 for one of normally distributed values).
+#: Standard error of the log ratio of two median deviations, times the root of the number of values (1.17 for
+#: a single median deviation of normally distributed values).
 _SPREAD_ERROR = 1.65
 #: Clocks of different hosts are roughly synchronized, clocks of one host almost exactly: the smallest
 #: difference wins if it is at most this, and all others are larger by the factor below.
 _MAX_HOST_DIFFERENCE_NS = 10_000_000.0
 _MAX_SAME_HOST_DIFFERENCE_NS = 100_000.0
 _FAR_FACTOR = 10.0
-#: An offset that leaves this much more of the common window unpaired is not a rival by clocks alone.
+#: An offset that leaves this much more of the common window unpaired is not chosen by clocks alone.
 _MAX_WORSE_SCORE = 0.1
-#: Maximum share of rows that both ranks have but that do not pair, if its ends are not the sharpest.
+#: Maximum share of unpaired rows that both ranks have, for an offset without the sharpest ends.
 _MAX_CONTRADICTING_RATIO = 0.1
-#: Maximum share of the pairs whose marked steps have different numbers.
+#: Maximum share of pairs with different marked step numbers.
 _MAX_DIFFERENT_STEPS = 0.02
 _ROUNDS = 2
 _MAX_VOTES = 300_000
@@ -63,12 +63,12 @@ _MAX_CANDIDATES = 6
 _MIN_WIDTH_NS = 10_000.0
 _END_SHARE = 0.25
 _MIN_VOTES = 3
-#: A narrow cluster with this share of the rows needs no wider ones.
+#: No wider clusters are searched after a narrow cluster with this share of the rows.
 _SHARP_SHARE = 0.8
 
 
 class LaneRows(Struct, frozen=True, kw_only=True):
-    """Rows of one rank in a lane, in its order."""
+    """One rank's rows in a lane, in order."""
 
     signature: Int64s
     start: Floats
@@ -93,7 +93,7 @@ class LaneRows(Struct, frozen=True, kw_only=True):
 def overlaps_enough(
     first: LaneRows, second: LaneRows, uncertainty_ns: float | Floats, share: float = _MIN_OVERLAP_SHARE
 ) -> Mask:
-    """Mark rows that overlap the row at the same position by at least ``share`` of the shorter."""
+    """Mark rows that overlap the row at the same position by at least ``share`` of the shorter row."""
     shorter = np.minimum(first.end - first.start, second.end - second.start)
     shared = np.minimum(first.end, second.end) - np.maximum(first.start, second.start)
     tolerance = np.minimum(uncertainty_ns, _TOLERANCE_SHARE * shorter + _TOLERANCE_NS)
@@ -101,7 +101,7 @@ def overlaps_enough(
 
 
 def pair_rows(fixed: LaneRows, moved: LaneRows, uncertainty_ns: float) -> Int64s:
-    """Return for each row of ``moved`` its row of ``fixed``; -1 if there is none or it is uncertain."""
+    """Return, for each row of ``moved``, its row of ``fixed``; -1 if there is none or it is uncertain."""
     order = np.argsort(fixed.start, kind="stable")
     max_end = np.maximum.accumulate(fixed.end[order])
     low = np.searchsorted(max_end, moved.start - _TOLERANCE_NS, side="left")
@@ -115,7 +115,7 @@ def pair_rows(fixed: LaneRows, moved: LaneRows, uncertainty_ns: float) -> Int64s
     enough = overlaps_enough(_take_rows(fixed, left), _take_rows(moved, right), uncertainty_ns)
     left, right = left[enough], right[enough]
     possible = set(zip(left.tolist(), right.tolist(), strict=True))
-    # Certain: rows whose only candidate has no other candidate and whose order agrees.
+    # Certain pairs: mutual only candidates in agreeing order.
     is_only = np.bincount(left, minlength=len(fixed))[left] == 1
     is_only &= np.bincount(right, minlength=len(moved))[right] == 1
     left, right = left[is_only], right[is_only]
@@ -143,7 +143,7 @@ def _take_rows(rank_rows: LaneRows, rows: Int64s) -> LaneRows:
 def _fill_between(
     partner: Int64s, fixed: LaneRows, moved: LaneRows, possible: set[tuple[int, int]]
 ) -> Int64s:
-    """Pair the rows between certain pairs by order, if both ranks have equally many."""
+    """Pair the rows between certain pairs by order, if both ranks have equally many rows there."""
     certain = np.flatnonzero(partner >= 0)
     rights = np.concatenate(([-1], certain, [len(moved)]))
     lefts = np.concatenate(([-1], partner[certain], [len(fixed)]))
@@ -158,12 +158,12 @@ def _fill_between(
 
 
 class OffsetFit(Struct, frozen=True, kw_only=True):
-    """Result for one offset: partner of each row, and the quality of the fit.
+    """Result for one offset: each row's partner, and the quality of the fit.
 
-    Of the common window: ``score`` is the share of all rows that are paired, ``contradicting`` the number of
-    rows that lost events do not explain: both ranks have them between two pairs, but they do not pair, or
-    pair with a row of another step. ``spread_ns``: median deviation of the differences of the ends.
-    ``different_steps_ratio``: the share of other steps among the pairs whose marked steps are known.
+    In the common window: ``score``: share of all rows that are paired; ``contradicting``: number of rows that
+    lost events do not explain: both ranks have them between two pairs, but they do not pair, or pair with a
+    row of another step. ``spread_ns``: median deviation of the end differences. ``different_steps_ratio``:
+    share of pairs with different steps, among pairs with known marked steps.
     """
 
     partner: Int64s
@@ -176,7 +176,9 @@ class OffsetFit(Struct, frozen=True, kw_only=True):
 
 
 def register_rows(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> Int64s | None:
-    """Return for each row of ``moved`` its row of ``fixed``, -1 if there is none; None if no offset fits."""
+    """Return, for each row of ``moved``, its row of ``fixed``, -1 if there is none; None if no offset
+    fits.
+    """
     if not len(fixed) or not len(moved):
         return None
     if hint.measured is not None:
@@ -202,7 +204,7 @@ def register_rows(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> Int64s |
 
 def _list_offsets(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> list[float]:
     """Return the candidate clock differences."""
-    # The clock difference by marked steps, from steps with equal rows on both ranks.
+    # The clock difference from marked steps with equal rows on both ranks.
     end_differences: list[Floats] = []
     for step in np.intersect1d(fixed.step, moved.step):
         left, right = np.flatnonzero(fixed.step == step), np.flatnonzero(moved.step == step)
@@ -220,12 +222,14 @@ def _list_offsets(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> list[flo
 
 
 def _is_plausible(fit: OffsetFit, min_pairs: int) -> bool:
-    """Return True if a fit is a candidate; if its ends agree, it may be right despite many unmatched rows."""
+    """Return True if a fit is a candidate; with agreeing ends, it may be right despite many unmatched
+    rows.
+    """
     return fit.count >= min_pairs and fit.score >= _MIN_RIVAL_SCORE
 
 
 def _fit_offset(fixed: LaneRows, moved: LaneRows, clock: ClockDifference, rounds: int = _ROUNDS) -> OffsetFit:
-    """Pair the rows at an offset, then again at the offset estimated from the pairs."""
+    """Pair the rows at an offset, then again at the offset estimated from these pairs."""
     offset, drift, uncertainty_ns = clock.offset, clock.drift, clock.uncertainty_ns
     partner = pair_rows(fixed, moved.moved(offset, drift), uncertainty_ns)
     for _ in range(rounds):
@@ -238,7 +242,7 @@ def _fit_offset(fixed: LaneRows, moved: LaneRows, clock: ClockDifference, rounds
     paired = np.flatnonzero(partner >= 0)
     difference = placed.end[paired] - fixed.end[partner[paired]]
     spread = float(np.median(np.abs(difference - np.median(difference)))) if len(paired) else np.inf
-    # the window that both ranks recorded
+    # the window recorded by both ranks
     low, high = max(fixed.start.min(), placed.start.min()), min(fixed.end.max(), placed.end.max())
     common = [(rows.end > low) & (rows.start < high) for rows in (fixed, placed)]
     steps = np.column_stack((fixed.step[partner[paired]], moved.step[paired]))
@@ -256,7 +260,7 @@ def _fit_offset(fixed: LaneRows, moved: LaneRows, clock: ClockDifference, rounds
 
 
 def _refine_offset(fixed: LaneRows, moved: LaneRows, partner: Int64s, paired: Int64s) -> tuple[float, float]:
-    """Return offset and drift from the shorter half of the pairs; only a long window shows drift."""
+    """Estimate offset and drift from the shorter half of the pairs; only a long window shows drift."""
     partners = partner[paired]
     shorter = np.minimum(moved.end[paired] - moved.start[paired], fixed.end[partners] - fixed.start[partners])
     paired = paired[shorter <= np.median(shorter)]
@@ -267,10 +271,10 @@ def _refine_offset(fixed: LaneRows, moved: LaneRows, partner: Int64s, paired: In
 
 
 def _count_contradicting(partner: Int64s, is_fixed_common: Mask, is_moved_common: Mask) -> int:
-    """Count the rows between pairs without a partner although the other rank has such rows there as well.
+    """Count unpaired rows between pairs where the other rank also has unpaired rows.
 
-    Before the first and after the last pair, only rows of the common window count. Between two pairs all do:
-    a row whose time lies elsewhere has a wrong time.
+    Before the first and after the last pair, only rows in the common window count. Between two pairs all rows
+    count: a row with a time elsewhere has a wrong time.
     """
     paired = np.flatnonzero(partner >= 0)
     counts = []
@@ -290,7 +294,9 @@ def _is_same_fit(one: OffsetFit, other: OffsetFit) -> bool:
 
 
 def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
-    """Return the only fit, the fit whose ends agree best, or the fit nearest to a zero offset; else None."""
+    """Return the only fit, the fit with the best agreeing ends, or the fit nearest to a zero offset; else
+    None.
+    """
     if not fits:
         return None
     max_count = max(fit.count for fit in fits)
@@ -304,7 +310,7 @@ def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
         return rivals[0] if _is_complete(rivals[0]) else None
     if not hint.one_origin:
         return None
-    # The only fit near a difference of 0 among those with nearly the best score.
+    # The only fit near an offset of 0, among fits with nearly the best score.
     near_ns = _MAX_SAME_HOST_DIFFERENCE_NS if hint.one_host else _MAX_HOST_DIFFERENCE_NS
     min_score = max(fit.score for fit in rivals) - _MAX_WORSE_SCORE
     nearest, *others = sorted(
@@ -317,18 +323,17 @@ def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
 
 
 def _is_clearly_better(fit: OffsetFit, other: OffsetFit) -> bool:
-    """Return True if chance does not explain how much more of another offset contradicts and how far its ends
-    are spread.
+    """Return True if chance does not explain the other offset's additional contradictions and end spread.
 
-    At the true offset, only lost rows are unpaired, and the ends differ by how far a collective's end is
-    spread; at a wrong one they also differ by how much the time between collectives varies.
+    At the true offset, only lost rows are unpaired, and ends differ only by the spread of a collective's end;
+    at a wrong offset, they also differ by the variation of the time between collectives.
     """
-    # By how many standard deviations the ends of ``other`` are spread farther than of ``fit``.
+    # Excess of the end spread of ``other`` over that of ``fit``, in standard deviations.
     ratio = max(other.spread_ns, 1.0) / max(fit.spread_ns, 1.0)
     spread_sigmas = math.log(ratio) * math.sqrt(min(fit.count, other.count)) / _SPREAD_ERROR
-    # By how many the contradictions of ``other`` exceed those of ``fit``: the root of the likelihood ratio of
-    # two Poisson counts with two rates and with one. A larger common window has more of them, so more is
-    # worse only with no more pairs.
+    # Excess of the contradictions of ``other`` over those of ``fit``, in standard deviations: the root of the
+    # likelihood ratio of two Poisson counts with two rates and with one. A larger common window has more
+    # contradictions, so more is worse only without more pairs.
     mine, others = fit.contradicting, other.contradicting
     count_sigmas = 0.0
     if mine != others and not (others > mine and fit.count < other.count):
@@ -338,12 +343,14 @@ def _is_clearly_better(fit: OffsetFit, other: OffsetFit) -> bool:
 
 
 def _is_complete(fit: OffsetFit) -> bool:
-    """Return True if at most one row, or a tenth, contradicts the pairs; lost rows do not."""
+    """Return True if at most one row, or a tenth of the rows, contradicts the pairs; lost rows do not
+    count.
+    """
     return fit.contradicting <= max(1.5, _MAX_CONTRADICTING_RATIO * fit.count)
 
 
 def find_offset_candidates(fixed: LaneRows, moved: LaneRows) -> list[float]:
-    """Return the centres of clusters of end differences between equal signatures, largest clusters first."""
+    """Return the cluster centres of end differences between equal signatures, largest cluster first."""
     left, right = _pair_signatures(fixed, moved)
     votes = np.sort(moved.end[right] - fixed.end[left])
     if not len(votes):
@@ -357,7 +364,7 @@ def find_offset_candidates(fixed: LaneRows, moved: LaneRows) -> list[float]:
 
 
 def _find_largest_clusters(votes: Floats, width: float) -> list[tuple[float, int]]:
-    """Return centre and size of the largest clusters of a width; wide ones tolerate scatter."""
+    """Return centre and size of the largest clusters of a given width; wide clusters tolerate scatter."""
     height = np.searchsorted(votes, votes + width, side="right") - np.arange(len(votes))
     clusters: list[tuple[float, int]] = []
     for index in np.argsort(-height, kind="stable"):
@@ -370,7 +377,7 @@ def _find_largest_clusters(votes: Floats, width: float) -> list[tuple[float, int
 
 
 def _pair_signatures(fixed: LaneRows, moved: LaneRows) -> tuple[Int64s, Int64s]:
-    """Return all pairs of equal signature, the rarest signatures first, up to ``_MAX_VOTES``."""
+    """Return pairs with equal signatures, rarest signatures first, up to ``_MAX_VOTES``."""
     names, left_count = np.unique(fixed.signature[fixed.sync], return_counts=True)
     counts = {int(name): int(count) for name, count in zip(names, left_count, strict=True)}
     moved_names, right_count = np.unique(moved.signature[moved.sync], return_counts=True)

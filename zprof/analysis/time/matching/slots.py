@@ -1,10 +1,9 @@
-"""Assign each row of a lane its slot: by the stated sequence, or by order and times.
+"""Assign each row of a lane its slot, by the stated sequence or by order and time.
 
 Without a stated sequence, the rank with the most common order defines the slots. Ranks with the same
 signatures in the same steps get the same slots if each row also overlaps its partner on the resulting clocks;
-calls on whose signature they disagree are left out.
-Every other rank is registered by its times. Rows that hardly overlap are left out one at a time: a rank is
-refused only if most of its rows are.
+calls with different signatures are left out. Every other rank is registered by its times. Rows that hardly
+overlap are left out individually: a rank is refused only if most of its rows are left out.
 """
 
 from collections import Counter
@@ -32,29 +31,29 @@ from zprof.analysis.time.matching.registration import (
     register_rows,
 )
 
-#: Maximum number of ranks tried as the reference that defines the slots.
+#: Maximum number of ranks tried as the reference for the slots.
 _MAX_TRIES = 3
-#: Share of the rows that may overlap their partner by less than a tenth of the shorter row (measured on two
-#: processors running eight programs: up to a twentieth of the rows).
+#: Maximum share of rows that overlap their partner by less than a tenth of the shorter row (measured on two
+#: processors running eight programs: up to a twentieth).
 _MAX_LITTLE_SHARE, _LITTLE_OVERLAP = 0.08, 0.1
-#: As many steps with the same collectives show what a step has.
+#: This many steps with the same collectives show what a step contains.
 _MIN_USUAL_STEPS = 3
 #: Limits on rows that overlap their partner only slightly: the maximum share of rows that overlap it by less
-#: than half of the shorter one; and the overlap below which a row is not matched, because it may overlap the
-#: neighbour of its partner as much. Measured: up to a third of the rows, and 0.026.
+#: than half of the shorter row, and the overlap below which a row is not matched, because it may overlap its
+#: partner's neighbour as much. Measured: up to a third of the rows, and 0.026.
 _VOTE_LIMITS = (0.4, 0.02)
-#: A shared host clock is not affected by wrong pairs; on two busy processors 0.57 of 790 short rows
-#: overlapped little.
+#: The maximum share with a shared host clock, which wrong pairs do not affect; on two busy processors, 0.57
+#: of 790 short rows overlapped little.
 _HOST_LIMITS = (0.7, 0.01)
 _SAME_CLOCK = ClockDifference(offset=0.0, drift=0.0, uncertainty_ns=0.0)
 
 
 def place_by_order(lane: GroupLane, rows: MatchRows, hints: Hints) -> Placement:
-    """Return the slot of each row of a lane, by order and times."""
+    """Return the slot of each row of a lane, by order and time."""
     rows_by_rank = split_by_rank(lane, rows)
     if len(rows_by_rank) < 2:
         return Placement(lane=lane, slot=np.arange(len(lane.rows)), rung=Rung.ORDER)
-    # These may define the slots: the ranks with the most common order first, then the longest.
+    # Candidates that may define the slots: ranks with the most common order first, then with the most rows.
     orders = {rank: (each.signature.tobytes(), each.step.tobytes()) for rank, each in rows_by_rank.items()}
     count = Counter(orders.values())
     by_priority = sorted(
@@ -93,7 +92,7 @@ def place_by_order(lane: GroupLane, rows: MatchRows, hints: Hints) -> Placement:
 
 
 def split_by_rank(lane: GroupLane, rows: MatchRows) -> dict[int, LaneRows]:
-    """Return each rank's rows of a lane, in its order."""
+    """Return each rank's rows in a lane, in order."""
     rank = rows.rank[lane.rows]
     cuts = np.flatnonzero(np.diff(rank)) + 1
     return {
@@ -132,9 +131,9 @@ def _count_placed_rows(slots: Int64s) -> int:
 
 
 class EqualRanks(Struct, frozen=True, kw_only=True):
-    """Slots of ranks with as many rows in the same steps, most of them with the same signature.
+    """Slots of ranks with equally many rows in the same steps, mostly with equal signatures.
 
-    ``sure``: their times agree too. ``uncertain``: many rows hardly overlap and are left out, but not most.
+    ``sure``: the times agree, too. ``uncertain``: many but not most rows hardly overlap and are left out.
     """
 
     sure: Mapping[int, Int64s] = field(default_factory=dict)
@@ -142,10 +141,10 @@ class EqualRanks(Struct, frozen=True, kw_only=True):
 
 
 def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, LaneRows], hints: Hints) -> EqualRanks:
-    """Return slots of the ranks with as many rows in the same steps, if their times agree.
+    """Return the slots of ranks with equally many rows in the same steps, if their times agree.
 
-    Ranks on one host use its clock, because pings delayed by busy processors may differ by 0.7 ms. Other
-    ranks use the measured difference, or the votes of the rows.
+    Ranks on one host use the host's clock, because pings delayed by busy processors may differ by 0.7 ms.
+    Other ranks use the measured difference or the rows' votes.
     """
     first = rows_by_rank[fixed]
     ranks = [
@@ -179,7 +178,7 @@ def _place_agreeing(
     clocks: Mapping[int, ClockDifference | None],
     limits: tuple[float, float],
 ) -> EqualRanks:
-    """Return slots of the ranks of ``clocks`` whose times agree; a None clock is estimated from the rows."""
+    """Return the slots of ranks in ``clocks`` whose times agree; a None clock is estimated from the rows."""
     if not clocks:
         return EqualRanks()
     moved = [rows_by_rank[rank].moved(0.0, clock.drift if clock else 0.0) for rank, clock in clocks.items()]
@@ -204,7 +203,7 @@ def _place_agreeing(
 
 
 def _place_same(one: LaneRows, other: LaneRows) -> Int64s:
-    """Return the slots of ``other`` by order, without the rows on whose signature the two disagree."""
+    """Return the slots of ``other`` by order, without rows whose signatures differ."""
     is_same = one.signature == other.signature
     return np.where(is_same, np.arange(len(one), dtype=np.int64), ALONE)
 
@@ -212,17 +211,17 @@ def _place_same(one: LaneRows, other: LaneRows) -> Int64s:
 def check_overlaps(
     first: LaneRows, start: Floats, end: Floats, uncertainty: Floats, limits: tuple[float, float]
 ) -> tuple[Mask, Mask, Mask]:
-    """Check which ranks (rows of ``start`` and ``end``) match, and which of their collectives do not.
+    """Check which ranks (rows of ``start`` and ``end``) match, and which of their collectives do not match.
 
-    Return which match without and which with many rows left out, and the rows that do not match (ranks x
+    Return the ranks that match without and with many rows left out, and the rows that do not match (ranks x
     rows).
 
     On overloaded processors, gloo's thread may leave one collective and enter the next late on one rank, so
-    some rows overlap only slightly. A row that overlaps no more than it would overlap the neighbour of its
-    partner is not matched, and neither are adjacent rows with little overlap: if two ranks each lost a
-    different event, the rows between the two are paired with neighbours. With more than a few rows that
-    overlap slightly, none of these is matched. A step that lost nothing has no such neighbours: there any
-    overlap will do.
+    some rows overlap only slightly. A row that overlaps its partner no more than the partner's neighbour is
+    not matched, and neither are adjacent rows with little overlap: if two ranks each lost a different event,
+    the rows between the two events are paired with neighbours. With more than a few rows that overlap
+    slightly, none of them is matched. In a step that lost nothing, rows are not paired with neighbours, so
+    any overlap suffices.
     """
     max_partial_share, min_overlap = limits
     moved = LaneRows(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
@@ -235,7 +234,7 @@ def check_overlaps(
     few_partial = (~enough).sum(axis=1) <= max_partial_share * first.sync.sum()
     few_slight = (~little).sum(axis=1) <= _MAX_LITTLE_SHARE * first.sync.sum()
     seeds = np.where(few_slight[:, None], ~above_minimum, ~little)
-    # the unbroken runs of rows without enough overlap that contain a seed
+    # unbroken runs of rows without enough overlap that contain a seed
     refused = np.zeros(enough.shape, dtype=bool)
     for row in range(len(enough)):
         run = np.cumsum(np.diff((~enough[row]).astype(np.int8), prepend=0) == 1)
@@ -245,7 +244,7 @@ def check_overlaps(
 
 
 def _find_whole_steps(rows: LaneRows) -> Mask:
-    """Mark the rows of marked steps with the same signatures as most others: these lost no event."""
+    """Mark the rows of marked steps with the most common signatures, which lost no event."""
     order = np.argsort(rows.step, kind="stable")
     steps, starts = np.unique(rows.step[order], return_index=True)
     parts = np.split(rows.signature[order], starts[1:])
@@ -261,10 +260,10 @@ def _find_whole_steps(rows: LaneRows) -> Mask:
 def _add_lost_slots(
     slots_by_rank: Mapping[int, Int64s], rows_by_rank: Mapping[int, LaneRows]
 ) -> dict[int, Int64s]:
-    """Return the slots with new ones for collectives that the rank that defines the slots has lost.
+    """Add slots for collectives lost by the rank that defines the slots.
 
-    Between two adjacent slots that rank has nothing. If other ranks do, and as many rows of the same
-    signatures, these are paired by order.
+    Between two adjacent slots, this rank has no rows. Other ranks' rows there are paired by order if they are
+    equally many with the same signatures.
     """
     between: dict[int, dict[int, list[int]]] = {}
     for rank, slots in slots_by_rank.items():
@@ -289,5 +288,5 @@ def _add_lost_slots(
 
 
 def find_largest_shift(moves: Int64s) -> int:
-    """Return the move with the largest absolute value, with its sign; 0 if there are none."""
+    """Return the shift with the largest absolute value, with its sign; 0 if there are none."""
     return int(moves[np.abs(moves).argmax()]) if len(moves) else 0
