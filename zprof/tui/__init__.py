@@ -1,1 +1,1 @@
-"""Terminal UI of zprof: the report as screens where every number opens to its formula and inputs."""
+"""Terminal UI of zprof: report screens on which every number opens its formula and inputs."""

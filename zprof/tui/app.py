@@ -1,4 +1,4 @@
-"""The terminal app: its screens, what each key does, and which popup a cell opens.
+"""The terminal app: its screens, the actions of keys, and the popups of cells.
 
 State is in `shell.py`.
 """
@@ -115,7 +115,7 @@ class ZprofApp(Shell):
         self.push_screen(TextPopup(*help_texts.explain_focus(self)))
 
     def action_help(self) -> None:
-        """Open the list of all keys, those of the current screen first."""
+        """Open the list of all keys, starting with those of the current screen."""
         self.push_screen(TextPopup("keys", help_texts.format_keys(help_texts.sort_keys(self.screen))))
 
     def action_pick_rank(self) -> None:
@@ -183,14 +183,14 @@ class ZprofApp(Shell):
 
     @work(thread=True, exit_on_error=False, description="write")
     def _write_file(self, act: Callable[[], str]) -> None:
-        """Run `act` in a worker thread and notify the user of its result or error."""
+        """Run `act` in a worker thread and notify the user of the result or error."""
         try:
             self.notify(printable(act()), markup=False)
         except ZprofError as error:
             self.notify(format_error(error), severity="error", markup=False)
 
     def on_fact_table_opened(self, event: FactTable.Opened) -> None:
-        """Open the number under the cursor, else the target of the row."""
+        """Open the number under the cursor, or else the row's popup."""
         if self.loaded is None:
             return
         from zprof.tui import opening
@@ -222,7 +222,7 @@ class ZprofApp(Shell):
         self.push_screen(LinePopup(f"{name}: show rows that contain", table.search_text), search)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Yield Textual's commands plus every app-wide key, for the command palette."""
+        """Yield Textual's commands and all app-wide keys, for the command palette."""
         yield from super().get_system_commands(screen)
         for key in KEYS:
             if key.where is Where.EVERYWHERE and key.action not in ("quit", "command_palette"):

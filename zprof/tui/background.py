@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 _GC_THRESHOLDS = (10_000, 10, 10)
 
 
-#: Measures a request and reports its progress; raises a ZprofError if the run cannot be measured.
+#: Measures a request and reports progress; raises a ZprofError if the run cannot be measured.
 Loader = Callable[[RunRequest, Progress], LoadedRun]
 
 
 class Superseded(Exception):
-    """Raised in the loader thread after a newer request has replaced this one."""
+    """Raised in the loader thread after a newer request has replaced its request."""
 
 
 class Loading:
-    """One measurement in a background thread; it posts messages until it is stopped.
+    """One measurement in a background thread, which posts messages until stopped.
 
     The thread is a plain daemon thread, not in an executor, so that exiting the app does not wait for it.
     """
@@ -74,7 +74,7 @@ class Loading:
 
     @property
     def is_alive(self) -> bool:
-        """Return True if the thread is still running, even if it was stopped."""
+        """Return True if the thread is still running, even after ``stop``."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
@@ -113,7 +113,7 @@ def _freeze_collector() -> None:
     """Exclude the loaded run from garbage collection, and collect less often.
 
     With 1024 ranks loaded, a full collection stalls the screen for 0.3 s. The first draw of a screen
-    allocates about 100,000 objects, which would trigger such a collection each time.
+    allocates about 100,000 objects, which would trigger a full collection each time.
     """
     gc.unfreeze()
     gc.collect()
@@ -121,7 +121,7 @@ def _freeze_collector() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-#: Predicts a run with the changes applied; raises a ZprofError if they cannot be predicted.
+#: Predicts a run with changes applied; raises a ZprofError if that is impossible.
 Predictor = Callable[["RunAnalysis", tuple[Change, ...]], Outlook]
 
 

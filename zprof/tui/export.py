@@ -1,7 +1,7 @@
 """Copy the focused row, write the report to a file, write a step as a Perfetto trace.
 
-Existing files are never overwritten. Textual sets the terminal's clipboard with OSC 52. Whether the terminal
-accepted it cannot be detected, so the message names the alternative.
+Existing files are never overwritten. Textual sets the terminal's clipboard with OSC 52. It cannot detect
+whether the terminal accepts that, so the message mentions the alternative.
 """
 
 import json
@@ -22,7 +22,7 @@ from zprof.tui.shell import Shell
 from zprof.tui.table_view import TableSource, get_text, is_of_model
 from zprof.tui.widgets.fact_table import FactTable
 
-#: Common file systems limit a file name to 255 bytes; this leaves space for the suffixes added below.
+#: Common file systems limit a file name to 255 bytes; this limit leaves space for the suffixes added below.
 _MAX_NAME_BYTES = 180
 #: Traces of more ranks are too large to view; above this limit only the selected rank is written.
 _MAX_RANKS = 16
@@ -48,7 +48,7 @@ def _sanitize_name(name: str) -> str:
 
 
 def export_report(loaded: LoadedRun | None, path: Path) -> str:
-    """Write the report in the format that the file's suffix selects; return a message for the user.
+    """Write the report in the format of the file's suffix; return a message for the user.
 
     Raises:
         BadInput: nothing is loaded, the suffix is unknown, or the file exists or cannot be created.
@@ -115,9 +115,9 @@ _MARKS = frozenset("\\|`*_[]<>#!&~$")
 
 
 def copy_focused_row(app: Shell, form: RowFormat) -> None:
-    """Copy the row under the cursor, of the focused table or else of the first one.
+    """Copy the row under the cursor of the focused table, or else of the first table.
 
-    If the screen defines ``copies`` (a text popup, for example a finding's fix), that text is copied instead.
+    If the screen defines ``copies`` (a text popup, such as a finding's fix), copy that text instead.
     """
     text = getattr(app.screen, "copies", "")
     if text:
@@ -149,7 +149,7 @@ def describe_copy(environment: Mapping[str, str]) -> str:
 
 
 def format_markdown(table: Table, line: Row, cell: Cell) -> str:
-    """Return the row as a Markdown table with the column titles as header."""
+    """Return the row as a Markdown table with column titles as the header."""
     titles = [escape_markdown(column.title) for column in table.columns]
     cells = [escape_markdown(get_text(cell)) for cell in line.cells]
     return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), cells))

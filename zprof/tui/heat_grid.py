@@ -1,7 +1,7 @@
-"""Model a heat map of ranks and steps, independent of drawing: grid, visible page, axis labels.
+"""Model a heat map of ranks and steps without drawing it: grid, visible page, axis labels.
 
-A cell for several ranks and steps shows the worst of them, never their mean, in which a single late rank of a
-thousand would vanish.
+A cell that covers several ranks and steps shows their worst value. Their mean would hide a single late rank
+among a thousand.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +31,8 @@ class HeatGrid(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """One metric of all ranks and steps.
 
     ``values``: shape (ranks, steps), NaN if unknown. ``places``: indices into the report's list, -1 if
-    unknown; ``leaf`` is the number's path, with ``EVERY`` for the index. A step of None stands for the
-    entire run. ``floor``: smallest significant difference. ``bounds``: ranks whose values are bounds.
+    unknown. ``leaf``: path of the number, with ``EVERY`` for the index. A step of None stands for the entire
+    run. ``floor``: smallest significant difference. ``bounds``: ranks with bounds for values.
     """
 
     title: str
@@ -93,7 +93,7 @@ def _find_extremum(find: Any, values: Floats) -> tuple[int, int]:
 def split_axis(count: int, max_cells: int, at: int, *, folded: bool) -> Int64s:
     """Return the edges that divide `count` entries among at most ``max_cells`` cells.
 
-    Folded, all entries are divided as evenly as possible. Otherwise each entry has its own cell, and the
+    If folded, all entries are divided as evenly as possible. Otherwise each entry has its own cell, and the
     edges are those of the page that contains ``at``.
     """
     max_cells = max(1, max_cells)
@@ -111,14 +111,14 @@ def find_cell(edges: Int64s, at: int) -> int:
 
 
 def reduce_to_worst(values: Floats, rows: Int64s, columns: Int64s) -> Floats:
-    """Return the largest known number per cell between the edges; NaN if there is none."""
+    """Return the largest known number per cell between the edges; NaN for a cell without known numbers."""
     block = values[rows[0] : rows[-1], columns[0] : columns[-1]]
     row_maxima = np.fmax.reduceat(block, rows[:-1] - rows[0], axis=0)
     return np.fmax.reduceat(row_maxima, columns[:-1] - columns[0], axis=1)
 
 
 def find_worst(values: Floats, rows: Int64s, columns: Int64s, row: int, column: int) -> tuple[int, int]:
-    """Return (row, column) of a cell's largest known number in the whole grid, else of its first entry."""
+    """Return the (row, column) in the grid of a cell's largest known number, or else of its first entry."""
     top, left = int(rows[row]), int(columns[column])
     block = values[top : rows[row + 1], left : columns[column + 1]]
     if not np.isfinite(block).any():
@@ -128,7 +128,7 @@ def find_worst(values: Floats, rows: Int64s, columns: Int64s, row: int, column: 
 
 
 def quantize(values: Floats, low: float, high: float, count: int) -> Int64s:
-    """Return each number's level on the scale from low to high, 0 to ``count - 1``; -1 if unknown."""
+    """Return each number's level from 0 (low) to ``count - 1`` (high); -1 if unknown."""
     extent = high - low
     known = np.isfinite(values)
     share = (np.where(known, values, low) - low) / extent if extent > 0 else np.zeros(values.shape)
@@ -161,15 +161,15 @@ class HeatPage(Struct, frozen=True, kw_only=True, eq=False):
     far: list[list[bool]]
 
     def row_of(self, cursor: Cursor) -> int:
-        """Return the page's row that contains the cursor."""
+        """Return the row of the page that contains the cursor."""
         return find_cell(self.rows, cursor.row)
 
     def column_of(self, cursor: Cursor) -> int:
-        """Return the page's column that contains the cursor."""
+        """Return the column of the page that contains the cursor."""
         return find_cell(self.columns, cursor.column)
 
     def worst_at(self, cursor: Cursor) -> tuple[int, int]:
-        """Return (row, column) in the grid of the number that the cursor's cell shows."""
+        """Return the (row, column) in the grid of the number shown under the cursor."""
         row, column = self.row_of(cursor), self.column_of(cursor)
         return find_worst(self.grid.values, self.rows, self.columns, row, column)
 
@@ -191,10 +191,10 @@ class HeatPage(Struct, frozen=True, kw_only=True, eq=False):
         return format_row_name(self.grid, self.rows, row)
 
     def header(self, cursor: Cursor) -> tuple[str, tuple[int, int]]:
-        """Return the line of step labels, and the extent of the cursor's label in it."""
+        """Return the line of step labels, and the extent of the cursor's label."""
         steps = [self.grid.steps[column] for column in self.columns[:-1]]
         names = ["run" if step is None else str(step) for step in steps]
-        # Format as many column labels as fit, always the cursor's, and return the extent of that one.
+        # Format as many column labels as fit, always including the cursor's, and return its extent.
         at = self.column_of(cursor)
         line = [" "] * (len(names) * self.cell + max(map(len, names)))
         extents: list[tuple[int, int]] = []
@@ -206,7 +206,9 @@ class HeatPage(Struct, frozen=True, kw_only=True, eq=False):
         return "".join(line).rstrip(), extents[0]
 
     def shared(self, cursor: Cursor) -> str:
-        """Format the ranks and steps that share the cursor's cell; empty if it contains a single one."""
+        """Format the ranks and steps that share the cursor's cell; empty if the cell covers a single rank and
+        step.
+        """
         row, column = self.row_of(cursor), self.column_of(cursor)
         ranks = self.grid.ranks[self.rows[row] : self.rows[row + 1]]
         steps = self.grid.steps[self.columns[column] : self.columns[column + 1]]
@@ -237,7 +239,7 @@ def build_heat_page(grid: HeatGrid, cursor: Cursor, width: int, height: int, *, 
 
 
 def format_row_name(grid: HeatGrid, rows: Int64s, row: int) -> str:
-    """Return the label of a row between these edges: its ranks."""
+    """Return the label of the row between these edges: its ranks."""
     first, last = grid.ranks[rows[row]], grid.ranks[rows[row + 1] - 1]
     return f"r{first}" if first == last else f"r{first}-{last}"
 
@@ -270,7 +272,7 @@ class RankMetric(StrEnum):
 
 
 _STEPS = ("time", "steps", EVERY)
-#: Leaf of each metric, what it means, and why it is unknown if it is.
+#: Leaf, meaning, and reason if unknown, of each metric.
 _SOURCES = {
     RankMetric.LATENESS: (
         Path(("time", "lateness", EVERY, "mean_ns")),

@@ -1,4 +1,4 @@
-"""Make the texts of the keys `?`, F1 and `g` (help, key list, gaps) and the choices of `r` and `t`."""
+"""Write the popups of the keys `?`, F1 and `g` (help, key list, gaps) and the choices of `r` and `t`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from zprof.tui.shell import Shell
 from zprof.tui.widgets.fact_table import FactTable
 
 _MAX_CHOICES = 4096
-#: Units that a cell does not show, so that the help of its column does.
+#: Units that cells do not show; the column help shows them.
 _NAMED_UNITS = frozenset({"ms", "µs"})
 
 
@@ -65,7 +65,7 @@ def format_keys(keys: Sequence[Key]) -> str:
 
 
 def format_gaps(app: Shell) -> str:
-    """Format what could not be measured, why, and how to fix it."""
+    """Format the gaps: what could not be measured, why, and how to fix it."""
     if app.loaded is None:
         return app.waiting_text()
     groups = merge_gaps((*list_screen_gaps(app), *app.loaded.report.gaps))
@@ -77,18 +77,18 @@ def format_gaps(app: Shell) -> str:
 
 
 def list_screen_gaps(app: Shell) -> list[Gap]:
-    """Return the gaps that only the topmost screen has."""
+    """Return the gaps specific to the topmost screen."""
     return [gap for page in _list_screens(app)[-1:] for gap in page.extra_gaps()]
 
 
 def get_export(app: Shell) -> LoadedRun | None:
-    """Return the run that ``e`` exports, including additions of the topmost screen."""
+    """Return the run that ``e`` exports, including additions by the topmost screen."""
     pages = _list_screens(app)
     return pages[-1].make_export(app.loaded) if app.loaded is not None and pages else app.loaded
 
 
 def _list_screens(app: Shell) -> list[PageScreen]:
-    """Return the screens of the stack except popups, topmost last."""
+    """Return the screens in the stack except popups, topmost last."""
     return [screen for screen in app.screen_stack if isinstance(screen, PageScreen)]
 
 

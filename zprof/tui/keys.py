@@ -1,4 +1,4 @@
-"""Define all keys in one table, from which bindings, footer and help texts are made."""
+"""Define all keys in one table, the source of bindings, footer and help."""
 
 from enum import StrEnum
 
@@ -25,7 +25,7 @@ class Key(Struct, frozen=True, kw_only=True):
     """A key binding: one or more Textual keys with the same action.
 
     ``label``: the key as shown to users, if it differs from Textual's name. ``has_priority``: the binding
-    takes precedence over those of focused widgets.
+    takes precedence over bindings of focused widgets.
     """
 
     keys: str

@@ -1,6 +1,6 @@
-"""Define the knobs that apply to a run, and the choices of each.
+"""Define the knobs that apply to a run, and their choices.
 
-The result is a `Change` for the planner's model, in which None means as measured.
+The result is a `Change` for the planner; a field of None stays as measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,16 @@ from zprof.tui.session import LoadedRun
 
 
 class KnobChoice(Struct, frozen=True, kw_only=True):
-    """A choice of a knob; its value is None for the measured one."""
+    """A choice of a knob; the value of the measured choice is None."""
 
     text: str
     value: Any
 
 
 class Knob(Struct, frozen=True, kw_only=True):
-    """A field of the change, and its choices. ``idle``: why it has no effect with the current change."""
+    """A field of the change, and its choices. ``idle``: why the knob has no effect with the current
+    change.
+    """
 
     field: str
     title: str
@@ -42,12 +44,12 @@ class Knob(Struct, frozen=True, kw_only=True):
         return next(index for index, choice in enumerate(self.choices) if choice.value is None)
 
     def is_turned(self, change: Change) -> bool:
-        """Return True if the knob has an effect and differs from the measured choice."""
+        """Return True if the knob has an effect and is not at the measured choice."""
         return not self.idle and self.place(change) != self.measured
 
 
 AS_IT_IS = "as is"
-#: Stages in which a knob has an effect, and why it has none in the others.
+#: Stages in which a knob has an effect, and why it has no effect in others.
 _GATHERS_PER_UNIT = (frozenset({3}), "only stage 3 gathers parameters unit by unit")
 _GATHERS_AFTER_STEP = (
     frozenset({1, 2}),
@@ -117,7 +119,7 @@ _TEXTS = {
 
 
 class KnobFacts(Struct, frozen=True, kw_only=True):
-    """Facts about a run that determine which knobs it has; None means unknown."""
+    """Facts about a run that determine its knobs; None: unknown."""
 
     world_size: int
     stage: int | None
@@ -146,7 +148,7 @@ def collect_facts(loaded: LoadedRun, calibration: Calibration | None) -> KnobFac
 
 
 def list_knobs(facts: KnobFacts, change: Change) -> tuple[Knob, ...]:
-    """List the knobs that apply to the run, in display order; none if nothing was measured."""
+    """List the knobs that apply to the run, in display order; empty if nothing was measured."""
     if not (facts.has_time or facts.has_memory):
         return ()
     is_shared = facts.world_size > 1
@@ -177,7 +179,7 @@ def list_knobs(facts: KnobFacts, change: Change) -> tuple[Knob, ...]:
 
 
 def _make_number_choices(numbers: Sequence[int], measured: int | None) -> tuple[KnobChoice, ...]:
-    """Return number choices that include the measured one; if unknown, "as is" comes first."""
+    """Return number choices including the measured number; if it is unknown, "as is" comes first."""
     if measured is None:
         choices = (KnobChoice(text=str(number), value=number) for number in numbers)
         return (KnobChoice(text=AS_IT_IS, value=None), *choices)
@@ -188,7 +190,7 @@ def _make_number_choices(numbers: Sequence[int], measured: int | None) -> tuple[
 
 
 def turn_knob(knobs: tuple[Knob, ...], change: Change, field: str, by: int) -> Change:
-    """Return the change with one knob moved by ``by`` choices, clamped at either end."""
+    """Return the change with one knob moved by ``by`` choices, clamped to the first and last."""
     knob = next((knob for knob in knobs if knob.field == field), None)
     if knob is None or knob.idle:
         return change
@@ -197,7 +199,7 @@ def turn_knob(knobs: tuple[Knob, ...], change: Change, field: str, by: int) -> C
 
 
 def drop_idle_knobs(knobs: tuple[Knob, ...], change: Change) -> Change:
-    """Return the change to predict, without knobs that are idle or at the measured choice."""
+    """Return the change without knobs that are idle or at the measured choice, ready to predict."""
     return replace(change, **{knob.field: None for knob in knobs if not knob.is_turned(change)})
 
 

@@ -1,4 +1,4 @@
-"""Explain why memory, or a table of it, was not measured."""
+"""Explain why memory, or one memory table, was not measured."""
 
 import textwrap
 from collections.abc import Collection
@@ -20,7 +20,7 @@ def explain_missing_rank(report: Report, rank: int) -> str:
 
 
 def explain_missing_memory(report: Report) -> list[str]:
-    """Explain in a few lines why there is no memory to show."""
+    """Explain in a few lines why there is no memory data."""
     gaps = [gap for gap in report.gaps if gap.kind is GapKind.MEMORY]
     reasons = dict.fromkeys((gap.reason, gap.remedy) for gap in gaps)
     lines = ["memory was not measured"]
@@ -32,9 +32,9 @@ def explain_missing_memory(report: Report) -> list[str]:
 def build_missing_table(
     report: Report, name: str, title: str, kind: GapKind | None, reason: str, remedy: str
 ) -> Table:
-    """Build a table that explains why it has no rows.
+    """Build an empty table with the reason for being empty.
 
-    ``kind``: the gap that gives reason and remedy; without such a gap the arguments are used.
+    ``kind``: the gap with reason and remedy; without such a gap, the arguments are used.
     """
     gap = _find_gap(report, (kind,), None) if kind else None
     if gap:

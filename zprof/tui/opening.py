@@ -1,8 +1,8 @@
-"""Build the popups that rows and numbers open: findings, allocations, formula checks, collectives.
+"""Build the popups opened by rows and numbers: findings, allocations, formula checks, collectives.
 
-A number opens its meaning, formula, inputs and source rows.  Collectives are shown as the most exposed
-individual ones of one kind, group and element type.  Imported when something is first opened: metric help
-imports the analysis, which would slow down the first screen.
+A number opens its meaning, formula, inputs and source rows.  For a collective, the popup lists the most
+exposed instances of its kind, group and element type. The module is imported when something is first opened:
+metric help imports the analysis, which would slow down the first screen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,9 +58,9 @@ from zprof.tui.table_view import get_text, is_of_model
 from zprof.tui.theme import MARKS, get_look
 from zprof.tui.widgets.fact_table import FactTable, PagedTable
 
-#: Column titles that add nothing to their numbers, so that popup titles leave them out.
+#: Column titles that popup titles omit, because they add nothing to the numbers.
 _UNNAMED_COLUMNS = frozenset({"ms", "time", "bytes", "size"})
-#: Characters of a popup title.
+#: Maximum characters of a popup title.
 _MAX_TITLE = 120
 MAX_INSTANCES = 200
 _HELP = (
@@ -109,7 +109,7 @@ _COLUMNS = (
 _MAX_LEAVES = 8
 #: Width of the column of input names.
 _NAME_WIDTH = 26
-#: Leaves with this prefix come from the baseline, so their rows are the baseline's.
+#: Leaves with this prefix, and their rows, come from the baseline.
 _BASELINE = "comparison.baseline_"
 
 
@@ -125,13 +125,13 @@ def open_number(app: Shell, number: Value, line: Row, table: Table) -> Popup[Non
 
 
 def explain_model_number(report: Report, number: Value, words: str, gaps: Sequence[Gap]) -> list[str]:
-    """Explain a number of the what-if model: its figures and assumption, or why there is none.
+    """Explain a number of the what-if model: its figures and assumption, or why it is missing.
 
     Args:
         report: The report with the prediction.
         number: The number.
-        words: What is changed.
-        gaps: What could not be predicted.
+        words: The changes as text.
+        gaps: Gaps in the prediction.
     """
     place, outlook = follow(report, number.leaves[0].parent), report.outlook
     figure = get(place)
@@ -168,7 +168,7 @@ def _explain_assumption(outlook: Outlook, key: str) -> list[str]:
 
 
 def format_title(number: Value, line: Row, table: Table) -> str:
-    """Return a number's row and column names; a row that starts with a number has no name."""
+    """Return the row and column names of a number; a row that starts with a number has no name."""
     first = line.cells[0]
     columns = zip(table.columns, line.cells, strict=True)
     column = next((column.title for column, cell in columns if cell is number), "")
@@ -180,7 +180,7 @@ def format_title(number: Value, line: Row, table: Table) -> str:
 
 
 def open_row(app: Shell, line: Row) -> Popup[None] | None:
-    """Return the popup that a row opens, or None if it opens nothing."""
+    """Return the popup of a row; None if there is none."""
     loaded = app.loaded
     if loaded is not None and line.opens is Opens.ALLOCATION:
         return TextPopup(*describe_allocation(loaded.report, line.target))
@@ -207,7 +207,7 @@ def _open_finding(loaded: LoadedRun, index: int) -> Popup[None]:
     finding = loaded.report.findings[index]
 
     def layout_text(columns: int) -> str:
-        # Format what a fix saves and frees, and the rule's confidence, as lines.
+        # Format the time a fix saves, the memory it frees, and the confidence of the rule.
         lines = [
             *wrap(finding.sentence, first="", width=columns),
             "",
@@ -228,7 +228,7 @@ def _open_finding(loaded: LoadedRun, index: int) -> Popup[None]:
 
 
 def format_evidence(loaded: LoadedRun, index: int, columns: int) -> list[str]:
-    """Format a finding's evidence, each fact with its value and unit."""
+    """Format a finding's evidence, each fact with value and unit."""
     lines: list[str] = []
     for fact in loaded.report.findings[index].evidence:
         value = Value(number=fact.value, unit=Unit(fact.unit))
@@ -237,7 +237,7 @@ def format_evidence(loaded: LoadedRun, index: int, columns: int) -> list[str]:
 
 
 class TablePopup(Popup[None]):
-    """Popup with a table, such as the instances of one collective, or who waits for whom."""
+    """Popup with a table, such as the instances of a collective, or who waits for whom."""
 
     CSS: ClassVar[str] = """
     TablePopup #popup { width: 100%; max-width: 190; height: 90%; padding: 0; }
@@ -262,9 +262,9 @@ class TablePopup(Popup[None]):
 
 
 def build_instance_table(analysis: RunAnalysis, entry: CollectiveTime) -> Table:
-    """Build the table of instances of one row of the collectives, most exposed first.
+    """Build the instance table of one collectives row, most exposed first.
 
-    Its numbers do not appear in the report.
+    The numbers are not in the report.
     """
     rows = select_rows(analysis, entry)
     worst = make_collective_table(analysis, pick_most_exposed(rows, MAX_INSTANCES))
@@ -353,7 +353,7 @@ class NumberPopup(Popup[None]):
         self.call_after_refresh(self._update_key_hint)
 
     def _update_key_hint(self) -> None:
-        """Tell in the frame that more columns exist; a scroll bar would cover a single row."""
+        """Show in the frame that more columns exist; a scroll bar would cover the only row."""
         for table in self.query(FactTable):
             is_cut_off = table.virtual_size.width > table.size.width
             more = "tab, left, right: more columns, " if is_cut_off else ""
@@ -381,7 +381,7 @@ def list_leaves(number: Value) -> list[Path]:
 
 
 def _get_leaf_title(leaf: Path) -> str:
-    """Return the name of a leaf as the screens show it."""
+    """Return the name of a leaf as shown on screens."""
     meaning = find_metric(leaf)
     return meaning.title if meaning else strip_unit(leaf.name)
 
@@ -409,7 +409,7 @@ def _format_inputs(leaf: Path, names: tuple[str, ...], loaded: LoadedRun) -> lis
 
 
 def find_rows(number: Value, loaded: LoadedRun) -> Columns | None:
-    """Return the rows that the number was measured from, or None if none are available."""
+    """Return the source rows of a measured number; None if unavailable."""
     if not number.leaves:
         return None
     baseline = loaded.before if str(number.leaves[0]).startswith(_BASELINE) else None
@@ -421,9 +421,9 @@ _FIRST_COLUMNS = ("step", "rank")
 
 
 def build_rows_table(rows: Columns, first_column: str = "") -> Table:
-    """Return a table of the first `_MAX_ROWS` rows: step, rank, ``first_column``, then the others.
+    """Return a table of the first `_MAX_ROWS` rows: step, rank, ``first_column``, then the other columns.
 
-    Its numbers have no leaves, because they are the source that leaves are computed from.
+    The numbers have no leaves, because leaves are computed from them.
     """
     shown = rows.at(slice(_MAX_ROWS))
     first = [name for name in (*_FIRST_COLUMNS, first_column) if name in shown]

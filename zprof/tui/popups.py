@@ -25,7 +25,7 @@ class Popup(ModalScreen[Result | None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.POPUP)]
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
-        """Close the popup with a result; a second key, when it is closed, closes no other screen."""
+        """Close the popup with a result; a second key press does not close the screen below."""
         return super().dismiss(result) if self.app.screen is self else AwaitComplete()
 
     def action_scroll_lines(self, by: int) -> None:
@@ -50,10 +50,10 @@ TextLayout = Callable[[int], str]
 
 
 class TextPopup(Popup[None]):
-    """Scrollable text under a title. ``copies``: the text that ``y`` copies, if not all of it."""
+    """Scrollable text under a title. ``copies``: the text that ``y`` copies, by default all."""
 
     def __init__(self, title: str, text: str | TextLayout, *, copies: str = "") -> None:
-        """Take ``text`` as a string or as a function that lays it out for a width."""
+        """Create the popup; ``text`` is a string or a function that lays it out for a width."""
         super().__init__()
         self._layout = text if callable(text) else lambda columns: text
         self.shown_title, self._copies = title, copies
@@ -88,7 +88,7 @@ _MAX_CHOICES = 200
 
 
 class PickPopup(Popup[str]):
-    """List that returns the key of the picked entry; ``current`` is the initially selected key."""
+    """List that returns the key of the picked entry; ``current``: the initially selected key."""
 
     def __init__(self, title: str, choices: Sequence[tuple[str, str]], current: str = "") -> None:
         super().__init__()

@@ -23,7 +23,7 @@ Progress = Callable[[str], None]
 
 
 class RunRequest(Struct, frozen=True, kw_only=True):
-    """A run, its baseline, and how to measure them; ``opener`` opens a path as a run."""
+    """A run, its baseline, and how to measure both; ``opener`` opens a path as a run."""
 
     path: Path
     opener: Opener
@@ -33,7 +33,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 
 
 class PendingAnalysis:
-    """The analysis of a run, made when it is first needed; threads that need it at once share it."""
+    """The analysis of a run, computed on first use and shared by threads."""
 
     def __init__(self, make: "Callable[[], RunAnalysis]") -> None:
         self._make = make
@@ -41,7 +41,7 @@ class PendingAnalysis:
         self._lock = Lock()
 
     def get(self) -> "RunAnalysis":
-        """Return the analysis; waits until it is there.
+        """Return the analysis; block until it is available.
 
         Raises:
             BadInput: a table of the run is damaged.
@@ -53,10 +53,10 @@ class PendingAnalysis:
 
 
 class LoadedRun(Struct, frozen=True, kw_only=True):
-    """A measured run, the input of every page.
+    """A measured run, the input to every page.
 
-    ``pending``: its tables, which only drill-down and predictions need: those of a report that was kept are
-    made behind the first screen. ``before`` and ``before_run``: the baseline. ``both``: the side-by-side
+    ``pending``: its tables, for drill-down and predictions only; for a cached report they are computed in the
+    background after the first screen. ``before`` and ``before_run``: the baseline. ``both``: the side-by-side
     comparison, as in ``zprof compare``.
     """
 
@@ -69,7 +69,7 @@ class LoadedRun(Struct, frozen=True, kw_only=True):
 
     @property
     def analysis(self) -> "RunAnalysis":
-        """The tables of the run; waits until they are there."""
+        """The tables of the run; blocks until they are available."""
         return self.pending.get()
 
 
@@ -81,7 +81,7 @@ class Selection(Struct, frozen=True, kw_only=True):
 
 
 class RunPreview(Struct, frozen=True, kw_only=True):
-    """Facts of a run from its manifests alone, available at once."""
+    """Facts about a run from its manifests alone, available at once."""
 
     facts: RunFacts
 
@@ -128,7 +128,7 @@ def _analyse(run: Run, policy: WindowPolicy) -> "RunAnalysis":
 
 
 def swap_baseline(request: RunRequest, loaded: LoadedRun, progress: Progress) -> LoadedRun:
-    """Return the loaded pair with run and baseline swapped; nothing is measured again.
+    """Return the loaded pair with run and baseline swapped, without measuring again.
 
     ``loaded`` must have a baseline.
     """
@@ -170,7 +170,7 @@ def _diagnose_loaded(
 
 
 def make_row_judge(loaded: LoadedRun, *, per_work: bool = False) -> "Callable[[RowPlace], JudgedRow]":
-    """Return a function that judges a row of both runs, per token or sample with ``per_work``."""
+    """Return a function that compares a row between the runs, per token or sample with ``per_work``."""
     from zprof.analysis.compare.judgement import make_judge
 
     steps = None if loaded.before is None else (loaded.before.steps, loaded.analysis.steps)
@@ -178,7 +178,7 @@ def make_row_judge(loaded: LoadedRun, *, per_work: bool = False) -> "Callable[[R
 
 
 def keep_selection(report: Report, current: Selection) -> Selection:
-    """Return the current selection if the run timed it, else the default selection."""
+    """Return the current selection if it was timed in the run, else the default selection."""
     is_timed = any(step.rank == current.rank and step.step == current.step for step in report.time.steps)
     return current if is_timed else pick_selection(report)
 

@@ -1,4 +1,4 @@
-"""The app's state without keys and screens: the run, loading progress, selected rank and step."""
+"""App state without keys and screens: the run, loading progress, selected rank and step."""
 
 from typing import Protocol, runtime_checkable
 
@@ -17,13 +17,13 @@ class Refillable(Protocol):
     """A screen that shows loaded data."""
 
     def refill(self) -> None:
-        """Show what has changed."""
+        """Show changed data."""
 
 
 class Shell(ThemedApp):
     """State of one run with an optional baseline.
 
-    ``preview`` holds the manifest facts and ``loaded`` the measured run; each is None until available.
+    ``preview``: manifest facts. ``loaded``: the measured run. Each is None until available.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Shell(ThemedApp):
         loader: Loader = load,
         predictor: Predictor = predict,
     ) -> None:
-        """Set up the app; a run passed as ``loaded`` is not measured again."""
+        """Set up the app; do not measure a run passed as ``loaded`` again."""
         super().__init__(ascii_only=ascii_only, mono=mono)
         self.request = request
         self.preview: RunPreview | None = None
@@ -56,12 +56,12 @@ class Shell(ThemedApp):
 
     @property
     def has_threads(self) -> bool:
-        """Return True if a measuring or predicting thread is alive, stopped ones included."""
+        """Return True if a measuring or predicting thread is alive, even after ``stop``."""
         threads = (self._loading, *self._stopped, self._predicting)
         return any(thread.is_alive for thread in threads if thread is not None)
 
     def start_prediction(self, predicting: Predicting) -> None:
-        """Start a prediction in the background; the caller ensures that only one runs at a time."""
+        """Start a prediction in the background; the caller runs only one at a time."""
         self._predicting = predicting
         predicting.start()
 
@@ -70,7 +70,7 @@ class Shell(ThemedApp):
         return f"{self._status} ..." if self.is_measuring else self._status
 
     def measure(self, request: RunRequest, *, loader: Loader | None = None) -> None:
-        """Measure a run in the background and stop a measurement in progress.
+        """Measure a run in the background, stopping a measurement in progress.
 
         ``loader`` overrides the app's own loader.
         """
@@ -111,7 +111,7 @@ class Shell(ThemedApp):
         self.refill()
 
     def refill(self) -> None:
-        """Refill all screens in the stack, so that the screen below a popup is updated too."""
+        """Refill all screens in the stack, including the screen below a popup."""
         for screen in self.screen_stack:
             if isinstance(screen, Refillable):
                 screen.refill()
@@ -129,7 +129,7 @@ class Shell(ThemedApp):
 
 
 def format_gap(gap: Gap) -> str:
-    """Format what is missing, why, and the remedy as one line."""
+    """Format a gap as one line: what is missing, why, and the remedy."""
     remedy = f"; remedy: {gap.remedy}" if gap.remedy else ""
     return f"{gap.what}: {gap.reason}{remedy}"
 

@@ -1,4 +1,4 @@
-"""What a screen does with a table: visible columns, search, sorting, the number under the cursor."""
+"""Table operations of screens: visible columns, search, sorting, the number under the cursor."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -7,7 +7,7 @@ from zprof.base.formatting import printable
 from zprof.model.quantities import Value
 from zprof.reports.table import Bar, Cell, Mark, Marked, Opens, Row, Table, format_cell
 
-#: Rows that a table draws; a note below it gives the total if there are more.
+#: Maximum rows that a table draws; if there are more, a note below gives the total.
 MAX_ROWS = 100
 
 
@@ -19,19 +19,19 @@ def get_text(cell: Cell) -> str:
 
 
 def get_mark(cell: Cell) -> Mark:
-    """Return the mark of a cell's text; numbers and bars have none."""
+    """Return the mark of a text cell; numbers and bars have no mark."""
     return cell.mark if isinstance(cell, Marked) else Mark.PLAIN
 
 
 def get_bar_columns(bar: Bar, width: int) -> int:
-    """Return the length of a bar's axis in a terminal of this width; it grows with wide ones."""
+    """Return the length of a bar's axis in a terminal of this width; it grows in wide terminals."""
     return bar.columns + max(0, width - 80) // 2
 
 
 def find_number(row: Row, cell: Cell) -> Value | None:
-    """Return the number that pressing ``enter`` on a cell explains, if any.
+    """Return the number that ``enter`` on a cell explains, if any.
 
-    That is the cell's own number, else the first number of the row if the row opens nothing.
+    This is the cell's own number, or the first number of the row if the row opens nothing.
     """
     if isinstance(cell, Value) and cell.leaves:
         return cell
@@ -47,7 +47,7 @@ def is_of_model(number: Value) -> bool:
 
 @runtime_checkable
 class TableSource(Protocol):
-    """A widget that keys can act on: its content as a table, and the line and cell under its cursor."""
+    """A widget that keys act on: its content as a table, and the line and cell under its cursor."""
 
     @property
     def table(self) -> Table | None:
@@ -58,9 +58,9 @@ class TableSource(Protocol):
 
 
 def select_columns(table: Table, width: int) -> list[int]:
-    """Return the indices of the columns that a table of this width shows.
+    """Return the indices of the visible columns of a table of this width.
 
-    A name that all rows share is part of the title.
+    A name shared by all rows moves to the title.
     """
     return [
         index
@@ -80,7 +80,9 @@ def filter_lines(table: Table, text: str) -> Sequence[Row]:
 
 
 def sort_lines(table: Table, lines: Sequence[Row], column: int, *, reverse: bool) -> list[Row]:
-    """Return the lines sorted by a column: numbers by value with unknown ones last, texts alphabetically."""
+    """Return the lines sorted by a column: numbers by value with unknown numbers last, text
+    alphabetically.
+    """
 
     def key(row: Row) -> tuple[float, str]:
         cell = row.cells[column]

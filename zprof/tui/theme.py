@@ -1,8 +1,7 @@
 """Look of the TUI: colours, glyphs and letters for tenants, kinds of time and marks.
 
-Also holds the filters for NO_COLOR and --ascii, and the base class of both apps. The palette is that of Okabe
-and Ito, which is distinguishable with every kind of colour blindness. Each colour has a glyph, and each glyph
-a letter.
+Also the filters for NO_COLOR and --ascii, and the base class of both apps. The Okabe-Ito palette is
+distinguishable with every kind of colour blindness. Each colour has a glyph, and each glyph a letter.
 """
 
 import os
@@ -29,12 +28,12 @@ from zprof.base.errors import BadInput
 from zprof.model.tenants import Tenant
 from zprof.reports.table import Mark
 
-#: A smaller terminal shows a part of this.
+#: Minimum drawn size; a smaller terminal shows a part.
 _MIN_COLUMNS, _MIN_ROWS = 30, 8
 
 
 class Palette(CommandPalette):
-    """Textual's command palette, which a second key does not close again, and with it the screen below."""
+    """Textual's command palette; a second key press does not close the screen below it."""
 
     def dismiss(self, result: None = None) -> AwaitComplete:
         """Close the palette."""
@@ -60,11 +59,11 @@ class ThemedApp(App[int]):
 
     @property
     def size(self) -> Size:
-        """Return the size that is drawn: no less than some, because Textual fails on widths of 0."""
+        """Return the drawn size, with a minimum because Textual fails on widths of 0."""
         return _grow(super().size)
 
     async def on_event(self, event: Event) -> None:
-        """Handle an event; a tiny terminal shows a part of what is drawn."""
+        """Handle an event; a tiny terminal shows a part of the screen."""
         if isinstance(event, Resize):
             event = Resize.from_dimensions(_grow(event.size), event.pixel_size)
         await super().on_event(event)
@@ -72,14 +71,14 @@ class ThemedApp(App[int]):
     def action_command_palette(self) -> None:
         """Show the command palette, once.
 
-        Textual's own fails with quick keys: it gives each palette one id, and one may be open below a popup,
-        or still be on its way out.
+        Textual's own action fails on fast key presses: all palettes have the same id, and another may be open
+        below a popup or still closing.
         """
         if not any(isinstance(screen, Palette) for screen in self.screen_stack):
             self.push_screen(Palette())
 
     def _handle_exception(self, error: Exception) -> None:
-        """End the app, unless textual's palette, which is being closed, missed its list in a worker."""
+        """End the app, unless a worker of Textual's closing palette failed to find its list."""
         if not (isinstance(error, WorkerFailed) and isinstance(error.error, NoMatches)):
             super()._handle_exception(error)
 
@@ -90,7 +89,7 @@ class ThemedApp(App[int]):
 
     @property
     def looks(self) -> tuple[object, ...]:
-        """All settings that affect how a page is drawn."""
+        """All settings that affect drawing."""
         return (self.theme, self.mono, self.ascii_only)
 
 
@@ -102,7 +101,7 @@ UNTAGGED, RESERVED_UNUSED, NON_PYTORCH = "untagged", "reserved_unused", "non_pyt
 
 
 class Look(StrEnum):
-    """Colour scheme that the terminal can show."""
+    """Colour scheme supported by the terminal."""
 
     DARK = "dark"
     LIGHT = "light"
@@ -118,7 +117,7 @@ class Paint(Struct, frozen=True):
     light: str
 
     def colour(self, look: Look) -> str:
-        """Return a rich colour; empty in monochrome."""
+        """Return a Rich colour; empty in monochrome."""
         return {Look.DARK: self.dark, Look.LIGHT: self.light, Look.MONO: ""}[look]
 
     def shown(self, *, ascii_only: bool) -> str:
@@ -157,7 +156,7 @@ MARKS: Mapping[Mark, Paint] = {
     Mark.TITLE: Paint("", "", "bold", "bold"),
     Mark.PREDICTED: Paint("~", "~", "#B7A5FF", "#5A3FA8"),
 }
-#: Heat map colours from low to high: cividis, readable in greyscale and with colour blindness.
+#: Heat map colours from low to high: cividis, readable in greyscale and by colour-blind users.
 HEAT: tuple[str, ...] = (
     "#00224E", "#123570", "#3B496C", "#575D6D", "#707173", "#8A8678", "#A59C74", "#C3B369", "#E1CC55",
     "#FEE838",
@@ -183,7 +182,7 @@ def get_look(app: object) -> Look:
 
 
 class Pen(Struct, frozen=True, kw_only=True):
-    """How a widget draws: colour scheme, ASCII or glyphs, whether it has the focus, its own style below."""
+    """Drawing settings of a widget: colour scheme, ASCII or glyphs, focus, background style."""
 
     look: Look
     ascii_only: bool
@@ -206,7 +205,7 @@ class Pen(Struct, frozen=True, kw_only=True):
 
     @property
     def muted(self) -> Style:
-        """Style of secondary text on the ground."""
+        """Style of secondary text on the background."""
         return self.style_for(MARKS[Mark.MUTED])
 
     def pick(self, glyph: str, letter: str) -> str:
@@ -218,7 +217,7 @@ class Pen(Struct, frozen=True, kw_only=True):
         return Text(self.pick("▸", ">") if self.focused else " ", style="bold", no_wrap=True, end="")
 
     def style_for(self, paint: Paint | None) -> Style:
-        """Return the style of a paint on the ground."""
+        """Return the style of a paint on the background."""
         colour = paint.colour(self.look) if paint else ""
         return self.ground + Style.parse(colour) if colour else self.ground
 

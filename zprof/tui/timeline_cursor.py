@@ -1,7 +1,7 @@
-"""The visible part of a step, the cursor in it, and what is under the cursor.
+"""The visible part of a step, its cursor, and the event or gap under the cursor.
 
-Descriptions are a few lines for the screen, and all facts for a popup.  Times are of single events, not
-leaves of the report.  All names are made printable.
+A screen gets a description of a few lines, a popup all facts. Times belong to single events and are not
+report leaves. All names are made printable.
 """
 
 from collections.abc import Mapping
@@ -26,11 +26,11 @@ from zprof.base.formatting import format_bytes, format_ns, format_percent, print
 from zprof.model.collectives import parse_function_name
 from zprof.model.time import LateReason
 
-#: Minimum length of the view, unless the step is shorter; a column then covers a few nanoseconds.
+#: Minimum length of the view, unless the step is shorter: a column covers a few nanoseconds.
 MIN_SPAN_NS = 1_000
 #: This fraction (1/N) of the view stays ahead of the moving cursor, if the step continues there.
 _MARGIN_FRACTION = 8
-#: Jumping to a gap zooms if the gap is shorter than the view divided by this, or longer than 3/4 of it.
+#: A jump to a gap zooms if the gap is shorter than the view divided by this, or longer than 3/4 of the view.
 _MIN_GAP_FRACTION = 16
 Row = Mapping[str, Any]
 MAX_NAME = 400
@@ -65,13 +65,13 @@ class View(Struct, frozen=True, kw_only=True):
         return int(min(max(0, column), max(0, width - 1)))
 
     def zoomed(self, factor: float) -> "View":
-        """Return the view with its length scaled by `factor`, and with the cursor in the same column."""
+        """Return the view with its length scaled by `factor` and the cursor in the same column."""
         span = self._clamp_span(self.span_ns * factor)
         begin = self.cursor_ns - (self.cursor_ns - self.begin_ns) * span // max(1, self.span_ns)
         return self._starting_at(begin, span)
 
     def moved(self, columns: int, width: int) -> "View":
-        """Return the view with the cursor moved by columns, scrolled if it gets close to the edge."""
+        """Return the view with the cursor moved by columns, scrolled near the edge."""
         step = self.span_ns / max(1, width)
         middle = self.begin_ns + (self.column(width) + columns + 0.5) * step
         view = self.at(round(middle))
@@ -92,7 +92,9 @@ class View(Struct, frozen=True, kw_only=True):
         return replace(self, begin_ns=0, end_ns=max(1, self.length_ns))
 
     def zoomed_to(self, begin_ns: int, end_ns: int) -> "View":
-        """Return the view with the cursor at the start of an interval, zoomed to fill much of the view."""
+        """Return the view with the cursor at the start of an interval, zoomed until the interval fills much
+        of it.
+        """
         view, length = self.at(begin_ns), max(1, end_ns - begin_ns)
         fits = self.span_ns // _MIN_GAP_FRACTION <= length <= self.span_ns * 3 // 4
         span = self.span_ns if fits else self._clamp_span(length * 4)
@@ -102,7 +104,7 @@ class View(Struct, frozen=True, kw_only=True):
         return view._starting_at(begin_ns + length // 2 - span // 2, span)
 
     def for_step_length(self, length_ns: int) -> "View":
-        """Return the same part of another step, clamped to it; a full view stays full."""
+        """Return the same view of a step of another length, clamped to it; a full view stays full."""
         other = replace(self, length_ns=max(1, length_ns)).at(self.cursor_ns)
         return (
             other.full_step()
@@ -134,9 +136,9 @@ def make_first_view(length_ns: int) -> View:
 class CursorTarget(Struct, frozen=True, kw_only=True):
     """The interval of a lane under the cursor.
 
-    ``shares``: share of the interval per role, largest first. ``index``: index of the event to show, None if
-    there is none. ``count``: events in the interval. ``column_ns``: length of a column. ``is_gap``: the
-    interval is an exposed gap instead of a column.
+    ``shares``: share of the interval per role, largest first. ``index``: index of the event to show; None
+    without one. ``count``: events in the interval. ``column_ns``: length of a column. ``is_gap``: the
+    interval is an exposed gap, not a column.
     """
 
     begin_ns: float
@@ -149,11 +151,11 @@ class CursorTarget(Struct, frozen=True, kw_only=True):
 
 
 def find_cursor_target(lane: TimelineLane, gaps: Intervals, view: View, width: int) -> CursorTarget:
-    """Return the target under the cursor of a view drawn in `width` columns."""
+    """Return the target under the cursor for a view drawn in `width` columns."""
     edges, column = view.edges(width), view.column(width)
     begin, end = float(edges[column]), float(edges[column + 1])
     column_ns = end - begin
-    # Jumping to a gap puts the cursor exactly at its start; other events in its column are then irrelevant.
+    # A jump to a gap puts the cursor exactly at its start; other events in that column are then irrelevant.
     starts = np.flatnonzero(gaps[:, 0] == view.cursor_ns)
     if len(starts):
         begin, end = float(view.cursor_ns), max(float(gaps[starts[0], 1]), view.cursor_ns + 1.0)
@@ -176,7 +178,7 @@ def format_offset(time_ns: float) -> str:
 
 
 def describe_collective(row: Row) -> list[str]:
-    """List everything known about a collective from the analysis of all ranks."""
+    """List all facts about a collective from the analysis of all ranks."""
     wait_bound, transfer_bound = ("at least ", "at most ") if row["bound"] else ("", "")
     wait = (
         f"{wait_bound}{_format_optional_ns(row, 'wait_ns')}, exposed: "
@@ -186,7 +188,7 @@ def describe_collective(row: Row) -> list[str]:
         f"{transfer_bound}{_format_optional_ns(row, 'transfer_ns')}, exposed: "
         f"{_format_optional_ns(row, 'exposed_transfer_ns')}"
     )
-    # Format the group's name (long rank lists are shortened) and its size if it was recorded.
+    # Format the group name (long rank lists are shortened) and the group size if recorded.
     size = row["group_size"]
     lines = [
         format_fact("collective", f"{format_collective_name(row)}, sequence {row['sequence']}"),
@@ -278,7 +280,7 @@ def describe_item(model: StepTimeline, lane: TimelineLane, target: CursorTarget)
 
 
 def describe_gap(model: StepTimeline, gap: ExposedGap | None) -> str:
-    """Describe an exposed gap and the collective that blocks the rank in it, in one line."""
+    """Describe an exposed gap and its blocking collective in one line."""
     if gap is None:
         return ""
     description = (
@@ -320,7 +322,7 @@ def describe_event(model: StepTimeline, lane: TimelineLane, index: int) -> tuple
 
 
 def _shorten_name(model: StepTimeline, lane: TimelineLane, row: int) -> str:
-    """Return the event's name; for a kernel the function name without template arguments."""
+    """Return the event name; for a kernel, the function name without template arguments."""
     name = _get_item_name(model, lane, row)
     return (parse_function_name(name) or name) if lane.kind is LaneKind.STREAM else name
 
@@ -370,7 +372,7 @@ def _format_gap_before(model: StepTimeline, lane: TimelineLane, index: int) -> l
 
 
 def _find_collective(model: StepTimeline, start: int, end: int) -> Row | None:
-    """Return the collective that a stream or thread event runs or waits for, or None."""
+    """Return the collective that a stream or thread event runs or waits for; None without one."""
     rows = model.collectives
     starts, ends = rows.ints("start_ns"), rows.ints("end_ns")
     exact = (starts == start) & (ends == end)

@@ -1,4 +1,4 @@
-"""Run the live app: it polls a growing run twice per second and can switch to all screens of the run."""
+"""Run the live app, which polls a growing run twice per second and can switch to all screens."""
 
 import asyncio
 import signal
@@ -50,7 +50,7 @@ from zprof.tui.widgets.text import TruncatedText
 #: Exit codes: the user left the view, or left it and interrupted the job.
 LEFT, END_JOB = 0, 130
 _POLL_S = 0.5
-#: After a poll, pause this many times its CPU time, so that the view uses less than 10 % of a core.
+#: After a poll, pause this many times its CPU time, to use less than 10 % of a core.
 _REST_FACTOR = 10.0
 #: Global keys that also work while a run is being recorded.
 _SHARED_KEYS = ("question_mark", "f1", "g", "q", "ctrl+p", "tab", "shift+tab")
@@ -92,7 +92,7 @@ class RankLines(ScrollView, can_focus=True):
             return Strip.blank(width)
         row = self.rows.rows[index]
         mark = Mark.BAD if row.is_slowest else Mark.MUTED if row.is_finished else Mark.PLAIN
-        # A mark between cells and bars, so that the slowest rank is visible without colour.
+        # A mark between cells and bars shows the slowest rank without colour.
         text = f"{self._align_columns(row.cells)} {'<' if row.is_slowest else ' '} {row.bars}"
         return self._make_strip(text, width, mark)
 
@@ -165,7 +165,7 @@ class LiveScreen(Screen[None]):
         self.show(self.live.seen)
 
     def action_explain_open(self) -> None:
-        """Notify that only the numbers of the tables can be opened."""
+        """Tell the user that only numbers in tables can be opened."""
         self.app.notify(
             "only numbers in the tables below can be opened; press tab to move there", markup=False
         )
@@ -180,7 +180,7 @@ class LiveScreen(Screen[None]):
         rows = build_rank_rows(ranks, width - 3, slowest_first=self.slowest_first, ascii_only=ascii_only)
         self.query_one("#ranks", RankLines).show(rows)
         self._show_tables(seen)
-        # Show as many of the log's last lines as fit.
+        # Show as many of the last log lines as fit.
         log = self.query_one("#log", Static)
         log.display = bool(seen.log)
         text_width = self.app.size.width - 2
@@ -206,7 +206,7 @@ class LiveScreen(Screen[None]):
 
 
 class LiveApp(LiveShell):
-    """Show one run while it is recorded. ``opens``: the user left to open all screens of the run."""
+    """Show one run during recording. ``opens``: the user left to open all screens of the run."""
 
     TITLE = "zprof live"
     CSS_PATH: ClassVar[list[str]] = ["../zprof.tcss", "live.tcss"]  # type: ignore[assignment]
@@ -218,7 +218,7 @@ class LiveApp(LiveShell):
     def __init__(
         self, watcher: Watcher, *, ascii_only: bool = False, mono: bool = False, every_s: float = _POLL_S
     ) -> None:
-        """Create the app; ``every_s`` is the polling interval, 0 polls only when ``poll`` is called."""
+        """Create the app; ``every_s``: polling interval; 0: poll only on calls of ``poll``."""
         super().__init__(watcher, ascii_only=ascii_only, mono=mono)
         self._every_s = every_s
         self.opens = False
@@ -249,9 +249,9 @@ class LiveApp(LiveShell):
             self.call_from_thread(self._handle_poll, seen, time.thread_time() - start_s)
 
     def _handle_poll(self, seen: LiveSnapshot, cost_s: float) -> None:
-        """Show the snapshot if it changed, then pause in proportion to the cost of the poll.
+        """Show the snapshot if it changed, then pause in proportion to the poll's cost.
 
-        Reading and drawing 1000 ranks takes longer.
+        Reading and drawing 1000 ranks costs more than a few.
         """
         start_s = time.thread_time()
         if seen != self.seen or self.watcher.hung_up:
@@ -278,11 +278,11 @@ class LiveApp(LiveShell):
         self.exit(LEFT)
 
     def action_end_job(self) -> None:
-        """Leave the view and interrupt the job, as ctrl+c would without a view."""
+        """Leave the view and interrupt the job, like ctrl+c without a view."""
         self.exit(END_JOB)
 
     def action_open_run(self) -> None:
-        """Leave the view and open all screens for the data recorded so far."""
+        """Leave the view and open all screens with the data recorded so far."""
         if not self.seen.measured.tree:
             self.notify("no data to show yet: the first window is not complete", markup=False)
             return
@@ -310,7 +310,7 @@ class LiveApp(LiveShell):
 
 
 def format_spread(spreads: Sequence[StepSpread], *, ascii_only: bool) -> tuple[str, str, str]:
-    """Format three lines: the median of each step as bars, windows, and the numbers of the last step."""
+    """Format three lines: step medians as bars, windows, and the numbers of the last step."""
     if not spreads:
         return ("all ranks  no step finished yet", "window", "")
     medians = [step.median_ns for step in spreads]
@@ -327,7 +327,7 @@ def format_spread(spreads: Sequence[StepSpread], *, ascii_only: bool) -> tuple[s
 
 
 def format_status(seen: LiveSnapshot) -> str:
-    """Format one line about the run: ranks, engine, hidden ranks, damaged log lines."""
+    """Format the run status as one line: ranks, engine, hidden ranks, damaged log lines."""
     manifest = seen.state.manifest
     if manifest is None:
         return "no run yet"

@@ -1,7 +1,7 @@
-"""Build the content of the live screen: recording stage, step times of the ranks, ledger and tenants.
+"""Build the content of the live screen: recording stage, step times by rank, ledger and tenants.
 
-Until a window is measured its numbers are unknown, and the table's note tells when they will be available.
-Step times are not in the report: the ranks log them after each step.
+Until a window is measured, its numbers are unknown, and the table note tells when they will be available.
+Step times are not from the report: ranks log them after each step.
 """
 
 from collections import defaultdict
@@ -23,9 +23,9 @@ from zprof.run.live import LiveRank
 from zprof.run.manifest import PlannedSteps
 from zprof.tui.live.watcher import JobState, LiveSnapshot
 
-#: Widths of a row's text columns.
+#: Widths of the text columns of a row.
 _RANK_WIDTH, _STEPS_WIDTH, _TIME_WIDTH, _BYTES_WIDTH = 6, 8, 10, 11
-#: Minimum terminal width for all columns of memory.
+#: Minimum terminal width for all memory columns.
 _MIN_WIDE_COLUMNS = 100
 #: Ranks that wait for each other finish their steps together; smaller differences are noise.
 _MIN_EXCESS_RATIO = 0.05
@@ -47,7 +47,9 @@ class Activity(StrEnum):
 
 
 class Stage(Struct, frozen=True, kw_only=True):
-    """Current activity with ``done`` of ``total`` steps finished; 0 of 0 if it has no step count."""
+    """Current activity with ``done`` of ``total`` steps finished; both 0 if the activity has no step
+    count.
+    """
 
     activity: Activity
     done: int = 0
@@ -63,7 +65,7 @@ def find_stage(seen: LiveSnapshot) -> Stage:
         return Stage(activity=Activity.RECORDED)
     if _has_ended(job) or all(rank.finished for rank in state.ranks):
         return Stage(activity=Activity.CUT_SHORT)
-    # The number of steps that every rank has finished, counted from the program's first step.
+    # Steps that all ranks have finished, counted from the program's first step.
     counts = [rank.last.step + 1 if rank.last else 0 for rank in state.ranks]
     done = min(counts, default=0)
     plan = state.manifest.planned
@@ -92,7 +94,7 @@ def _find_planned_stage(plan: PlannedSteps, done: int, ranks: Sequence[LiveRank]
 
 
 def describe_stage(seen: LiveSnapshot) -> str:
-    """Format one line on the activity, its progress, and the state of the job."""
+    """Format activity, progress and job state as one line."""
     stage = find_stage(seen)
     parts = [stage.activity.value]
     if stage.total:
@@ -117,7 +119,7 @@ _FINAL_ACTIVITIES = (Activity.RECORDED, Activity.CUT_SHORT, Activity.NOTHING)
 
 
 def build_ledger_table(seen: LiveSnapshot) -> Table:
-    """Build the step ledger: means over ranks and over the steps of the time window."""
+    """Build the step ledger: means over the ranks and steps of the time window."""
     tree = seen.measured.tree
     steps = _format_steps(tree, "steps")
     lines = [_build_term(tree, "wall_ns", "step time", Mark.TITLE)]
@@ -140,9 +142,9 @@ def _build_term(tree: Mapping[str, Any], term: str, name: str, mark: Mark) -> Ro
 
 
 def build_tenants_table(seen: LiveSnapshot) -> Table:
-    """Build the table of tenants at the peak, on the rank with the highest peak."""
+    """Build the tenant table at the peak of the rank with the highest peak."""
     tree = seen.measured.tree
-    # The index of the rank with the highest peak; -1 if no memory was measured.
+    # Index of the rank with the highest peak; -1 if no memory was measured.
     ranks = tree["memory"]["per_rank"] if tree else []
     peaks = [(rank["peak_bytes"], -index) for index, rank in enumerate(ranks)]
     index = -max(peaks)[1] if peaks else -1
@@ -179,7 +181,7 @@ def _build_bytes_line(rank: Cursor, part: Cursor, label: str, mark: Mark) -> Row
 
 
 def _format_steps(tree: Mapping[str, Any], name: str) -> str:
-    """Format the steps of a window as ``4-11``; empty if there are none."""
+    """Format the steps of a window as ``4-11``; empty without steps."""
     steps: Sequence[int] = tree["run"][name] if tree else ()
     if not steps:
         return ""
@@ -199,7 +201,7 @@ def get_verdict(seen: LiveSnapshot) -> str:
 
 
 def explain_number(number: Value) -> str:
-    """Format the number's meaning, formula and leaves."""
+    """Format the meaning, formula and leaves of a number."""
     metric = find_metric(number.leaves[0]) if number.leaves else None
     lines = [metric.help, *([f"formula  {metric.formula}"] if metric.formula else [])] if metric else []
     lines += [f"this is  {number.how.value}", *(f"  {leaf}" for leaf in number.leaves)]
@@ -214,7 +216,9 @@ def format_gaps(seen: LiveSnapshot) -> str:
 
 
 class RankRow(Struct, frozen=True, kw_only=True):
-    """Texts of a row in column order, and its bars. ``is_slowest``: slowest in the last common step."""
+    """Cell texts of a row in column order, and its bars. ``is_slowest``: the rank was slowest in the last
+    common step.
+    """
 
     rank: int
     cells: tuple[str, ...]
@@ -237,7 +241,7 @@ def build_rank_rows(
 ) -> RankRows:
     """Return rows of all ranks for a terminal of this width.
 
-    Memory comes from the allocator's counters if there are any, else from the process; the column title tells
+    Memory comes from the allocator counters if available, else from the process; the column title tells
     which.
     """
     on_device = any(step.allocated_bytes is not None for rank in ranks for step in rank.steps[-1:])
@@ -292,7 +296,7 @@ def _get_sort_key(rank: LiveRank) -> tuple[float, int]:
 
 
 def _find_slowest_rank(ranks: Sequence[LiveRank]) -> int | None:
-    """Return the rank that was clearly the slowest in the last step that all finished, else None."""
+    """Return the rank that was clearly slowest in the last step finished by all ranks, else None."""
     last = min((rank.last.step for rank in ranks if rank.last), default=None)
     walls = [(step.wall_ns, rank.rank) for rank in ranks for step in rank.steps if step.step == last]
     if not walls or max(walls)[0] <= (1 + _MIN_EXCESS_RATIO) * min(walls)[0]:
@@ -320,7 +324,7 @@ class StepSpread(Struct, frozen=True, kw_only=True):
 
 
 def compute_spreads(ranks: Sequence[LiveRank], max_steps: int) -> list[StepSpread]:
-    """Return the last ``max_steps`` steps that any rank has finished, in order."""
+    """Return the last ``max_steps`` steps finished by any rank, in order."""
     walls: dict[int, list[tuple[int, int]]] = defaultdict(list)
     windows: dict[int, str] = {}
     for rank in ranks:
@@ -357,5 +361,5 @@ def draw_bars(values: Sequence[float], max_value: float, *, ascii_only: bool) ->
 
 
 def format_windows(steps: Sequence[StepSpread]) -> str:
-    """Format the window of each step as one letter."""
+    """Format the steps' windows, one letter per step."""
     return "".join(_WINDOW_LETTERS.get(step.window, "?") for step in steps)

@@ -1,4 +1,4 @@
-"""Poll the state that the live view shows: the run directory, the job, its log, and the report.
+"""Poll the state shown in the live view: the run directory, the job, its log, and the report.
 
 The report is computed in a separate process with idle priority.
 """
@@ -21,7 +21,7 @@ from zprof.run.live import LiveRun, LiveState
 
 
 class JobState(Struct, frozen=True, kw_only=True):
-    """The job that the view was started with. ``code``: its exit code, None while it runs.
+    """The job started together with the view. ``code``: its exit code, None while it runs.
 
     ``is_own``: False if the view only watches a run of another process.
     """
@@ -31,12 +31,12 @@ class JobState(Struct, frozen=True, kw_only=True):
 
     @property
     def runs(self) -> bool:
-        """Return True if the view has a job of its own that is still running."""
+        """Return True if the view's own job is still running."""
         return self.is_own and self.code is None
 
 
 class LiveReport(Struct, frozen=True, kw_only=True):
-    """The report on the data recorded so far, as JSON; empty until a window is complete.
+    """Report on the data recorded so far, as JSON; empty until a window is complete.
 
     ``busy``: a new measurement is running. ``problem``: why there is no report.
     """
@@ -47,7 +47,7 @@ class LiveReport(Struct, frozen=True, kw_only=True):
 
 
 class LiveSnapshot(Struct, frozen=True, kw_only=True):
-    """State of the run, its report, the job, and the last lines of the job's log."""
+    """State of the run, its report, the job, and the last log lines."""
 
     state: LiveState
     measured: LiveReport = field(default_factory=LiveReport)
@@ -62,7 +62,7 @@ StartProcess = Callable[[Sequence[str], IO[bytes], IO[bytes]], Child]
 
 
 def start_idle(command: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> Child:
-    """Start a process that yields to all others, so that it does not disturb the job being recorded."""
+    """Start a process at idle priority, to leave the recorded job undisturbed."""
     process = Child(command, stdout=output, stderr=errors)
     with suppress(OSError, AttributeError):  # it may have ended already, and not every system has SCHED_IDLE
         os.sched_setscheduler(process.number, os.SCHED_IDLE, os.sched_param(0))
@@ -75,13 +75,13 @@ class ReportPoller:
     def __init__(self, run: Path, start: StartProcess = start_idle) -> None:
         self._command = (sys.executable, "-m", "zprof", "report", str(run), "-f", "json")
         self._start = start
-        #: The process of a running measurement, and the files with its output and its errors.
+        #: Process of a running measurement, and its output and error files.
         self._running: tuple[Child, IO[bytes], IO[bytes]] | None = None
         self._previous_tables, self._measured_tables = 0, 0
         self.now = LiveReport()
 
     def look(self, state: LiveState) -> LiveReport:
-        """Return the latest report; start a measurement if tables are new and stable for one poll."""
+        """Return the latest report; start a measurement if there are new tables, unchanged for one poll."""
         if self._running is not None and self._running[0].poll() is not None:
             self._collect(*self._running)
         is_stable, self._previous_tables = state.tables == self._previous_tables, state.tables
@@ -163,12 +163,12 @@ class Watcher:
 
     @property
     def hung_up(self) -> bool:
-        """Return True if the command that started the view closed its pipe, so that the view must exit."""
+        """Return True if the command that started the view closed its pipe, so the view must exit."""
         return self._job.hung_up
 
     def look(self) -> LiveSnapshot:
         """Return a snapshot of the current state."""
-        # The job comes first, so that its last output is read together with its exit code.
+        # Read the job first, to get its last output together with its exit code.
         job = self._job.look()
         state = self._run.look()
         return LiveSnapshot(state=state, measured=self._measuring.look(state), job=job, log=self._log.look())
@@ -184,7 +184,7 @@ _MAX_COLUMNS = 400
 
 
 class JobPipe:
-    """The view's end of the pipe from the job's command; without a handle the view has no job."""
+    """The view's end of the pipe from the job command; without a handle there is no job."""
 
     def __init__(self, handle: int | None) -> None:
         self._handle = handle
@@ -195,7 +195,7 @@ class JobPipe:
             os.set_blocking(handle, False)
 
     def look(self) -> JobState:
-        """Return the job's state; sets ``hung_up`` once the pipe is closed."""
+        """Return the job's state; set ``hung_up`` once the pipe is closed."""
         if self._handle is None or self.hung_up:
             return self.now
         with suppress(BlockingIOError):
@@ -238,6 +238,6 @@ class LogTail:
 
 
 def _clean_line(line: str) -> str:
-    """Return the final text of a line: progress bars overwrite their line with carriage returns."""
+    """Return the final text of a line, because progress bars overwrite it with carriage returns."""
     parts = [part for part in line.split("\r") if part]
     return printable(parts[-1][:_MAX_COLUMNS]) if parts else ""

@@ -34,7 +34,7 @@ from zprof.tui.theme import TIMES, Pen
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import render_parts
 
-#: Minimum terminal width to show all tables side by side.
+#: Minimum terminal width for all tables side by side.
 _MIN_WIDE_COLUMNS = 120
 _PARTS: Mapping[str, Callable[[Report], Table]] = {
     "sizes": build_message_table,
@@ -101,7 +101,7 @@ class CommunicationScreen(PageScreen):
             self._show_split()
 
     def on_fact_table_redrawn(self, event: FactTable.Redrawn) -> None:
-        """Show the split of the collective that is focused after a search."""
+        """Show the split of the collective focused after a search."""
         if event.source.id == "collectives":
             self._show_split()
 
@@ -123,7 +123,7 @@ class CommunicationScreen(PageScreen):
         return self.query_one(f"#{name}", FactTable)
 
     def _show_parts(self, loaded: LoadedRun) -> None:
-        """Show the breakdowns that fit; hidden ones are not filled, because long tables are slow."""
+        """Show the breakdowns that fit; hidden breakdowns stay empty, because long tables are slow."""
         for name, make in _PARTS.items():
             table = self._table(name)
             table.display = self._is_wide or name == self.part
@@ -145,7 +145,7 @@ Split = tuple[str, Value, Value, Value]
 
 
 def find_split(report: Report, index: int) -> Split | None:
-    """Split the time of the collective at an index of the report; None if there is none."""
+    """Split the time of the collective at an index of the report; None if that index has no collective."""
     if not 0 <= index < len(report.time.collectives):
         return None
     place = Cursor(report).time.collectives[index]
@@ -191,5 +191,5 @@ class SplitLine(Static):
         self.update(text)
 
     def shown_figures(self) -> list[Value]:
-        """Return the displayed numbers; the hidden part is only drawn."""
+        """Return the displayed numbers; the hidden part is drawn without a number."""
         return list(self.split[2:]) if self.split else []

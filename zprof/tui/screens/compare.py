@@ -46,7 +46,7 @@ _BASELINE_ACTIONS = frozenset({"differences", "per_token", "swap"})
 #: Terminal columns of the header line, excluding the two names.
 _OTHER_WIDTH = 62
 _MIN_NAME_WIDTH = 14
-#: A common prefix of two names is cut if it has at least this many characters.
+#: A common prefix of both names is cut if it has at least this many characters.
 _MIN_COMMON_PREFIX = 4
 _NO_BASELINE = (
     "No comparison: this run has no baseline.\n\n"
@@ -59,7 +59,7 @@ _NO_BASELINE = (
 class CompareScreen(PageScreen):
     """Two runs: every figure, the differences, and the settings."""
 
-    #: No automatic focus: tables take the focus when they are shown.
+    #: No automatic focus: tables take the focus once shown.
     AUTO_FOCUS: ClassVar[str | None] = ""
     name_of: ClassVar[str] = "compare"
     page_help: ClassVar[str] = _HELP
@@ -70,7 +70,7 @@ class CompareScreen(PageScreen):
         self.shown = CompareOptions()
 
     def parts(self) -> ComposeResult:
-        """Yield a hint for runs without a baseline; else names, verdict and two tables."""
+        """Yield a hint for runs without a baseline, and names, verdict and two tables for the rest."""
         with Vertical(id="beside"):
             yield Static(Text(_NO_BASELINE), id="no-baseline")
             yield Static("", id="sides")
@@ -99,7 +99,7 @@ class CompareScreen(PageScreen):
     def _fill_head(self, loaded: LoadedRun) -> None:
         """Show names, verdict and warning, shortened to fit; ``?`` shows them in full."""
         look, report = get_look(self.app), loaded.report
-        # Format the names of A and B and the display options, for a terminal width.
+        # Format the names of A and B and the display options for a terminal width.
         comparison = loaded.report.comparison
         before = comparison.baseline if comparison else (loaded.both.a.name if loaded.both else "")
         max_width = max(_MIN_NAME_WIDTH, (self.app.size.width - _OTHER_WIDTH) // 2)
@@ -132,7 +132,7 @@ class CompareScreen(PageScreen):
             self._fill_head(loaded)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable actions that need a baseline, so that the footer hides them."""
+        """Disable actions that need a baseline; the footer then hides them."""
         if action in _BASELINE_ACTIONS and (self.zprof.loaded is None or self.zprof.loaded.both is None):
             return False
         return super().check_action(action, parameters)
@@ -149,7 +149,7 @@ class CompareScreen(PageScreen):
         self._show(shown)
 
     def action_per_token(self) -> None:
-        """Toggle times per token, or notify the user why they are not available."""
+        """Toggle times per token, or tell the user why they are unavailable."""
         loaded = self.zprof.loaded
         if loaded is None or loaded.both is None:
             return
@@ -182,7 +182,7 @@ class CompareScreen(PageScreen):
 
 
 def _explain_no_tokens(loaded: LoadedRun) -> str:
-    """Explain why times cannot be shown per token; empty if they can."""
+    """Explain why times cannot be shown per token; empty if they can be."""
     comparison = loaded.report.comparison
     if comparison is None or comparison.step_time is None:
         return "step times of both runs are required"

@@ -1,4 +1,4 @@
-"""The memory screen: bars per rank, live bytes over time, and tables of one rank."""
+"""The memory screen: bars by rank, live bytes over time, and tables for one rank."""
 
 from typing import ClassVar
 
@@ -25,7 +25,7 @@ from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.stacked_bars import StackedBars, build_stacks, find_subject
 from zprof.tui.widgets.trend import Trend
 
-#: Tables in the order in which ``m`` brings them to the front.
+#: Tables in the order in which ``m`` cycles through them.
 TABLES = ("top", "formulas", "phases", "modules", "device")
 _MIDDLE_HEIGHT, _LARGE_HEIGHT, _LARGE_WIDTH = 32, 44, 160
 _MIDDLE_WIDTH = 100
@@ -34,9 +34,9 @@ _MAX_BARS, _MAX_NOTES, _PLOT_ROWS = (4, 5, 12), (1, 2, 3), (3, 6, 10)
 _FEW_BARS = 2
 #: Rows of a table that fit below the timeline in a small terminal.
 _FEW_ROWS = 6
-#: Lines of a table's frame and titles; maximum rows of a table that is not in front.
+#: Lines of a table's frame and titles; maximum rows of a table behind the front one.
 _FRAME, _MAX_ROWS = 3, 10
-#: Of a table without rows: title, the gap that says why, else reason and remedy.
+#: For a table without rows: title, the gap that explains it, else reason and remedy.
 _MISSING: dict[str, tuple[str, GapKind | None, str, str]] = {
     "top": (
         ALLOCATION_TITLE,
@@ -66,7 +66,7 @@ _MISSING: dict[str, tuple[str, GapKind | None, str, str]] = {
 
 
 def build_tables(report: Report, rank: int) -> dict[str, Table]:
-    """Return the tables of a rank by name; one that was not measured says why."""
+    """Return the tables of a rank by name; a table that was not measured explains why."""
     tables = {
         "top": build_allocation_table(report, rank),
         "formulas": build_formula_table(report, rank),
@@ -143,7 +143,7 @@ class MemoryScreen(PageScreen):
         self.zprof.select(rank=event.rank)
 
     def action_next_table(self) -> None:
-        """Bring the next table to the front; focus it if a table had the focus or all are shown."""
+        """Bring the next table to the front; focus it if a table had the focus or all tables are shown."""
         names = [name for name in TABLES if name in self._tables_by_name]
         if not names:
             return
@@ -172,7 +172,7 @@ class MemoryScreen(PageScreen):
         return self.query_one(f"#{name}", FactTable)
 
     def _arrange(self) -> None:
-        """Show and size the parts for the terminal."""
+        """Select and size the parts for the terminal."""
         if not self.is_mounted or self.zprof.loaded is None:
             return
         width, height = self.zprof.size
@@ -186,7 +186,7 @@ class MemoryScreen(PageScreen):
     def _size_charts(self, size: int) -> None:
         bars, trend = self.query_one(StackedBars), self.query_one(Trend)
         bars.max_bars, bars.max_notes = _MAX_BARS[size], _MAX_NOTES[size]
-        # A front table that is not the default one may be too long to fit below the timeline.
+        # A front table other than the default may be too long to fit below the timeline.
         table = self._tables_by_name.get(self.front)
         is_long = table is not None and self.front != TABLES[0] and len(table.rows) > _FEW_ROWS
         trend.display = bool(self._tables_by_name) and (size > 0 or not is_long)

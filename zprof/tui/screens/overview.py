@@ -36,13 +36,13 @@ _HELP = (
     "The verdict, then the step split into terms that add up to it, then the findings by predicted saving.\n"
     "enter on a number: its formula and inputs; on a finding: its evidence, and what to change."
 )
-#: Lines of the title, status and key lines; columns of margin next to the verdict.
+#: Lines for title, status and keys; margin columns next to the verdict.
 _CHROME_LINES, _SIDE_MARGIN = 3, 2
 _EVIDENCE_TABLES = ("evidence", "worst")
 
 
 class OverviewScreen(PageScreen):
-    """Verdict, ledger (or who waits for whom, of a stuck job), findings, and other facts."""
+    """Verdict, ledger (for a stuck job: who waits for whom), findings, and other facts."""
 
     name_of: ClassVar[str] = "overview"
     page_help: ClassVar[str] = _HELP
@@ -53,7 +53,7 @@ class OverviewScreen(PageScreen):
         self._verdict, self._warning, self._sizes = Text(""), Marked("", Mark.DOUBTFUL), OverviewLayout()
 
     def parts(self) -> ComposeResult:
-        """Yield the verdict, warnings, ledger or waits, findings and the tables below them."""
+        """Yield the verdict, warnings, ledger or waits, findings and the tables below the findings."""
         with Vertical(id="answer"):
             yield Static("", id="verdict")
             yield Static("", id="warnings")
@@ -69,7 +69,7 @@ class OverviewScreen(PageScreen):
             yield rest
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
-        """Fill verdict, warning and tables from the report."""
+        """Fill the verdict, warning and tables from the report."""
         look, report = get_look(self.app), loaded.report
         status, sentence = format_verdict(report)
         self.page_help = f"{status.text} {sentence}\n{format_warning(report)}\n{_HELP}"  # type: ignore[misc]
@@ -90,7 +90,7 @@ class OverviewScreen(PageScreen):
         ledger = self.query_one("#ledger", FactTable)
         ledger.display = bool(report.time.per_rank) and not is_stuck(report.hang)
         self._arrange()
-        # Focus the findings, or the ledger if there are none.
+        # Focus the findings, or the ledger if there are no findings.
         findings = self.query_one("#findings", FactTable)
         if self.focused is None and findings.row_count:
             self.set_focus(findings, scroll_visible=False)
@@ -108,12 +108,12 @@ class OverviewScreen(PageScreen):
             self._arrange()
 
     def on_fact_table_redrawn(self, event: FactTable.Redrawn) -> None:
-        """Describe the finding that is focused after a search."""
+        """Describe the finding focused after a search."""
         if event.source.id == "findings":
             self._describe_focused()
 
     def _arrange(self) -> None:
-        """Allot lines: first to the verdict, then to the rest table, ledger, findings and description."""
+        """Allot lines: first to the verdict, then to rest table, ledger, findings and description."""
         width, height = self.app.size
         lines = wrap_verdict(self._verdict, width - _SIDE_MARGIN, height)
         self.query_one("#verdict", Static).update(Text("\n").join(lines))
@@ -168,7 +168,7 @@ class OverviewScreen(PageScreen):
             self.query_one("#description").styles.height = "auto" if any(visible) else None
 
 
-#: Maximum lines of a verdict: in a small terminal, and in others.
+#: Maximum lines of a verdict: in a small terminal, and in a larger one.
 _MAX_VERDICT_SMALL, _MAX_VERDICT = 4, 5
 _SMALL = 30
 _ELLIPSIS = " … (?)"
@@ -186,8 +186,8 @@ _MIN_EVIDENCE_HEIGHT = 7
 class OverviewLayout(Struct, frozen=True, kw_only=True):
     """Heights of the parts.
 
-    ``ledger``: limit on its lines, or on those of the waits in its place, None if they fit. ``description``:
-    lines for the description of the focused finding, or of the untested rules if there are no findings.
+    ``ledger``: limit on the lines of the ledger, or of the waits in its place; None if all fit.
+    ``description``: lines to describe the focused finding, or without findings the untested rules.
     ``is_free``: the description fits in full. ``below``: lines left below the findings.
     """
 
@@ -220,7 +220,7 @@ def fits_evidence(sizes: OverviewLayout, description: Text, width: int) -> bool:
 
 
 def shorten_warning(warning: str, width: int) -> str:
-    """Shorten a warning to complete facts plus the key that shows the full text."""
+    """Shorten a warning to whole facts plus the key that shows the full text."""
     if cell_len(warning) <= width:
         return warning
     if width <= len(_ELLIPSIS):
@@ -231,7 +231,7 @@ def shorten_warning(warning: str, width: int) -> str:
 
 
 def wrap_verdict(words: Text, width: int, height: int) -> list[Text]:
-    """Wrap the verdict; if it is too long, the last line ends with the key that shows the full text."""
+    """Wrap the verdict; if too long, the last line ends with the key that shows the full text."""
     max_lines = _MAX_VERDICT_SMALL if height < _SMALL else _MAX_VERDICT
     lines = list(words.wrap(Console(file=io.StringIO(), width=width), width))
     if len(lines) > max_lines:

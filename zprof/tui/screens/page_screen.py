@@ -1,4 +1,4 @@
-"""Base class of all screens: title line, status line, footer, and refilling when data arrives."""
+"""Base class of all screens: title line, status line, footer, and a refill for new data."""
 
 from collections.abc import Sequence
 from typing import ClassVar, cast
@@ -29,7 +29,7 @@ class PageScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: State of the last fill, to skip redundant ones; None before the first.
+        #: State of the last fill, to skip redundant fills; None before the first.
         self.filled: tuple[object, ...] | None = None
 
     @property
@@ -72,7 +72,7 @@ class PageScreen(Screen[None]):
             self.filled = state
             self.fill(loaded, self.zprof.selected)
         if self.focused is None:
-            # Focus the first visible widget: widgets hidden before loading could not take the focus.
+            # Focus the first visible widget: before loading, hidden widgets could not take the focus.
             first = next((part for part in self.query("#body *") if part.focusable and part.display), None)
             if first is not None:
                 self.set_focus(first, scroll_visible=False)
@@ -86,11 +86,11 @@ class PageScreen(Screen[None]):
         raise NotImplementedError
 
     def extra_gaps(self) -> Sequence[Gap]:
-        """Return gaps of this screen that are not in the report."""
+        """Return gaps on this screen that are not in the report."""
         return ()
 
     def make_export(self, loaded: LoadedRun) -> LoadedRun:
-        """Return the run that ``e`` exports: as measured, or with this screen's additions."""
+        """Return the run that ``e`` exports: as measured, or with additions by this screen."""
         return loaded
 
     def focused_table(self) -> TableSource | None:
@@ -112,12 +112,12 @@ SCREEN_TITLES: tuple[tuple[str, str, str], ...] = (
     ("plan", "Plan", "Plan"),
 )
 _MIN_WIDE_COLUMNS = 100
-#: Minimum columns of a run's name.
+#: Minimum columns of the run name.
 _MIN_NAME = 12
 
 
 class TitleLine(Static):
-    """The screens and their keys, the current one in reverse."""
+    """The screens and their keys, with the current screen in reverse."""
 
     def __init__(self, current: str) -> None:
         super().__init__("", id="titles")
@@ -147,7 +147,7 @@ class StatusLine(Static):
 
 
 def format_status(app: Shell, width: int) -> str:
-    """Return the status as one line; if it is too long, the run's name is shortened first."""
+    """Return the status as one line; if too long, the run name is shortened first."""
     if app.preview is None:
         return app.waiting_text()
     facts, selected = app.preview.facts, app.selected
@@ -175,7 +175,7 @@ def format_status(app: Shell, width: int) -> str:
 
 
 def is_default_selection(app: Shell) -> bool:
-    """Return True if rank and step are the default, not picked by the user."""
+    """Return True if rank and step are the defaults, not picked by the user."""
     loaded, selected = app.loaded, app.selected
     return loaded is not None and selected.step is not None and selected == pick_selection(loaded.report)
 
@@ -193,7 +193,7 @@ class KeyFooter(Footer):
     """Footer that marks keys for the style sheet to hide in narrow terminals."""
 
     def compose(self) -> ComposeResult:
-        """Yield the footer's keys, with those for wide terminals marked."""
+        """Yield the footer keys, marking those for wide terminals."""
         for part in super().compose():
             if str(getattr(part, "action", "")).removeprefix("app.") in _WIDE_ONLY:
                 part.add_class("for-room")

@@ -1,4 +1,4 @@
-"""The plan screen: the settings of the run, and the predicted step and peak after changing them."""
+"""The plan screen: the settings of the run, and the predicted step and peak after changes."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -71,7 +71,7 @@ _UNCHANGED = "the unchanged run"
 
 
 class PlannedChange(Struct, frozen=True, kw_only=True):
-    """A change, its knobs as text, and the model's answer; ``answer`` is None while pending.
+    """A change, its knobs as text, and the model's answer; ``answer``: None while pending.
 
     ``words`` is empty if nothing is changed.
     """
@@ -87,19 +87,19 @@ class PlannedChange(Struct, frozen=True, kw_only=True):
 
     @property
     def prediction(self) -> Prediction | None:
-        """Return the prediction, which is the only one of the outlook, or None."""
+        """Return the only prediction of the outlook, or None."""
         return next(iter(self.outlook.predictions), None) if self.outlook else None
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """Return what could not be predicted, and why."""
+        """Return the gaps of the prediction."""
         if isinstance(self.answer, ZprofError):
             return (make_gap("prediction_failed", error=self.answer, hint=self.answer.hint),)
         return self.outlook.gaps if self.outlook else ()
 
 
 def build_headline(planned: PlannedChange) -> list[Cell]:
-    """Build the status of the prediction and a sentence that summarizes it."""
+    """Build the status of the prediction and a summary sentence."""
     words, found = planned.words or _UNCHANGED, planned.prediction
     if isinstance(planned.answer, ZprofError):
         return [Marked("NOT PREDICTED", Mark.DOUBTFUL), format_error(planned.answer)]
@@ -116,7 +116,7 @@ def build_headline(planned: PlannedChange) -> list[Cell]:
 
 
 def build_planned_tables(report: Report, planned: PlannedChange) -> dict[str, Table]:
-    """Build the tables of step, peak and model inputs: what is measured, and what is predicted so far."""
+    """Build the tables of step, peak and model inputs, with measured and predicted values so far."""
     found = planned.prediction
     report = replace(report, outlook=planned.outlook)
     words = (found.words if found else "") or planned.words
@@ -144,7 +144,7 @@ def build_planned_tables(report: Report, planned: PlannedChange) -> dict[str, Ta
 
 
 def _hide_zeros(table: Table) -> Table:
-    """Return the table without the terms of which nothing is measured or predicted; the sum stays."""
+    """Return the table without terms that are neither measured nor predicted; the sum stays."""
 
     def is_shown(value: Value) -> bool:
         is_amount = value.unit is not Unit.RATIO and value.how is not Aggregation.DIFFERENCE
@@ -159,7 +159,7 @@ def _hide_zeros(table: Table) -> Table:
 
 
 def _mark_pending(table: Table) -> Table:
-    """Return the table with marks in place of what is being predicted."""
+    """Return the table with marks in place of pending predictions."""
 
     def mark(row: Row) -> Row:
         return replace(
@@ -176,7 +176,7 @@ def _mark_pending(table: Table) -> Table:
 class PlanScreen(PageScreen):
     """Knobs, and measured next to predicted values.
 
-    ``change`` holds the settings of the knobs, ``planned`` the displayed prediction.
+    ``change``: the knob settings. ``planned``: the displayed prediction.
     """
 
     name_of: ClassVar[str] = "plan"
@@ -199,7 +199,7 @@ class PlanScreen(PageScreen):
     #plan-right { width: 1fr; height: 1fr; }
     #plan-right FactTable { scrollbar-size-horizontal: 0; }
     """
-    #: Delay from the last turn of a knob to the start of the prediction.
+    #: Delay between the last turn of a knob and the start of the prediction.
     pause_s: ClassVar[float] = 0.12
 
     def __init__(self) -> None:
@@ -264,7 +264,7 @@ class PlanScreen(PageScreen):
         self._turn(Change())
 
     def action_next_table(self) -> None:
-        """Switch to the other lower table; if both are visible, move the focus there."""
+        """Switch to the other lower table; if both are visible, move the focus to it."""
         had_focus = self.focused is not None and self.focused.id in _LOWER_TABLES
         index = (
             _LOWER_TABLES.index(str(self.focused.id))
@@ -292,7 +292,7 @@ class PlanScreen(PageScreen):
             self._show(self._filled_run)
 
     def _show(self, loaded: LoadedRun) -> None:
-        """Show knobs and measured numbers at once; start a prediction if it is not cached."""
+        """Show knobs and measured numbers at once; start a prediction unless cached."""
         self._knobs = list_knobs(collect_facts(loaded, self._calibration), self.change)
         effective = drop_idle_knobs(self._knobs, self.change)
         self.planned = PlannedChange(
@@ -301,7 +301,7 @@ class PlanScreen(PageScreen):
             answer=self._answers.get(effective),
         )
         if self.planned.answer is None:
-            # Predict after a pause, in which another knob may be turned; the first time, at once.
+            # Predict after a pause, because another knob may be turned; the first time, at once.
             if self._pause is not None:
                 self._pause.stop()
             if self._answers:
@@ -311,7 +311,7 @@ class PlanScreen(PageScreen):
         self._draw(loaded)
 
     def _start_prediction(self) -> None:
-        """Start a prediction unless one is running; when that finishes, the latest change is next."""
+        """Start a prediction unless another is running; the latest change follows when it finishes."""
         if self._predicting is None and self._filled_run is not None and self.planned.answer is None:
             self._predicting = Predicting(
                 self._filled_run.pending, self.planned.change, self.zprof.predictor, self.post_message
@@ -319,7 +319,7 @@ class PlanScreen(PageScreen):
             self.zprof.start_prediction(self._predicting)
 
     def on_predicting_done(self, event: Predicting.Done) -> None:
-        """Cache the answer and show it if it still matches the knobs."""
+        """Cache the answer, and show it if it still matches the knobs."""
         self._predicting, finished = None, event.predicting
         if self._filled_run is None:
             return
@@ -332,7 +332,7 @@ class PlanScreen(PageScreen):
 
     def _draw(self, loaded: LoadedRun) -> None:
         self._limit_gap_lines()
-        # Format the first gap of the prediction with its reason, and the number of gaps if there are more.
+        # Format the first gap of the prediction with its reason, and the number of gaps if several.
         gaps = [
             format_gap(gap) for gap in self.planned.gaps if not isinstance(self.planned.answer, ZprofError)
         ]
@@ -353,11 +353,11 @@ class PlanScreen(PageScreen):
         self._arrange()
 
     def _limit_gap_lines(self) -> None:
-        """Limit the gaps to one line in low terminals; ``g`` lists them all."""
+        """Limit the gaps to one line in short terminals; ``g`` lists all of them."""
         self.query_one("#plan-gaps", TruncatedText).lines = _GAP_LINES if self._is_tall else 1
 
     def _show_text(self, part: str, words: Sequence[Cell]) -> None:
-        """Show the words joined into one wrapping text."""
+        """Join the words into one wrapping text and show it."""
         look = get_look(self.app)
         self.query_one(f"#{part}", TruncatedText).show(
             Text(" ").join(render_cell(word, look) for word in words)
@@ -368,7 +368,7 @@ class PlanScreen(PageScreen):
         return self.app.size.height >= _MIN_TALL_HEIGHT
 
     def _arrange(self) -> None:
-        """Show the step table, and below it the peak and fit tables or one of them."""
+        """Show the step table, and below it one or both of the peak and fit tables."""
         width = self.app.size.width
         self.query_one(KnobList).styles.width = next(
             columns for min_width, columns in _KNOB_WIDTHS if width >= min_width

@@ -1,6 +1,6 @@
-"""The ranks screen: a heat map of ranks and steps, the critical path in one line, the table of ranks.
+"""The ranks screen: a heat map of ranks and steps, the critical path in one line, the rank table.
 
-Of a stuck job without times only a table: what each rank does, the cause first.
+For a stuck job without times, it shows only a table of what each rank does, the cause first.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.heat_map import RankHeatMap
 from zprof.tui.widgets.text import render_cell
 
-#: Keys that work on the whole screen; the heat map binds the others itself.
+#: Keys that work on the whole screen; the heat map binds its own keys.
 _METRIC_KEYS = ("m", "M")
 
 
@@ -46,7 +46,7 @@ _HANG_HELP = (
 
 
 class RanksScreen(PageScreen):
-    """Heat map, critical path and table. ``metric`` is the metric of the heat map."""
+    """Heat map, critical path and table. ``metric``: metric of the heat map."""
 
     name_of: ClassVar[str] = "ranks"
     page_help: ClassVar[str] = _HELP
@@ -62,13 +62,13 @@ class RanksScreen(PageScreen):
         self._filled_state: tuple[object, ...] = ()
 
     def parts(self) -> ComposeResult:
-        """Yield the heat map, the critical path and the table of ranks."""
+        """Yield the heat map, the critical path and the rank table."""
         yield RankHeatMap(id="heat")
         yield FigureLine(id="path")
         yield FactTable(id="ranks", classes="fill")
 
     def refill(self) -> None:
-        """Refill the screen; a job that is stuck has what each rank does instead of the heat map."""
+        """Refill the screen; for a stuck job, what each rank does replaces the heat map."""
         super().refill()
         if self._is_stuck:
             for name in ("#heat", "#path"):
@@ -108,7 +108,7 @@ class RanksScreen(PageScreen):
             self.query_one(FactTable).show(build_rank_table(loaded.report, hosts))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return False for the keys of the heat map while it is left out."""
+        """Return False for the keys of the heat map while it is hidden."""
         return action != "metric" or not self._is_stuck
 
     def action_metric(self, by: int) -> None:
@@ -143,7 +143,7 @@ _SEPARATOR = "  "
 
 
 class FigureLine(Static):
-    """A line of parts with some cells each; hidden if there are none."""
+    """A line of parts with some cells each; hidden without parts."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("", id=id)

@@ -1,4 +1,4 @@
-"""The timeline screen: ledger and lanes of one step of one rank, and the event under the cursor."""
+"""The timeline screen: ledger and lanes of one step on one rank, and the event under the cursor."""
 
 import dataclasses
 from collections import OrderedDict
@@ -29,9 +29,9 @@ from zprof.tui.timeline_cursor import describe_event, describe_gap, describe_ite
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.lanes import Lanes
 
-#: Minimum height of the description, in rows, to show all facts about the event under the cursor.
+#: Minimum rows of the description to show all facts about the event under the cursor.
 _FULL_TEXT_HEIGHT = 15
-#: Minimum height of the terminal, in lines, to show the legend of glyphs.
+#: Minimum lines of the terminal to show the glyph legend.
 _MIN_TALL_HEIGHT = 30
 _GLYPHS = (
     "▁ to █: compute in eighths of a cell; ╸ for ━, ▗ for ▄: less than half a cell; ◦ •: other host work\n"
@@ -44,7 +44,7 @@ _ASCII_GLYPHS = (
 _LANE_ACTIONS = frozenset({"gap(1)", "gap(-1)", "longest", "zoom(-1)", "zoom(1)"})
 #: Maximum number of cached timelines.
 MAX_TIMELINES = 8
-#: Maximum event rows of all cached timelines; the latest one is kept regardless of its size.
+#: Maximum event rows of all cached timelines; the latest timeline is kept regardless of size.
 MAX_EVENT_ROWS = 4_000_000
 RankStep = tuple[int, int]
 
@@ -65,7 +65,7 @@ class TimelineCache:
         return self._models.get(key)
 
     def put(self, key: RankStep, model: StepTimeline) -> None:
-        """Cache a timeline and evict the least recently used ones over the limits."""
+        """Cache a timeline, and evict the least recently used timelines over the limits."""
         self._models[key] = model
         self._models.move_to_end(key)
         while len(self._models) > 1 and (
@@ -94,8 +94,8 @@ class TimelineScreen(PageScreen):
         "n: next exposed gap, x: the longest; + and -: zoom; [ ] and r: another step or rank.\n"
         "enter: open the event under the cursor. o: write the step as a Perfetto trace."
     )
-    #: Lane keys that also work while the ledger has the focus; hidden here because the lanes put them in the
-    #: footer.
+    #: Lane keys that also work while the ledger has the focus; hidden here, because the footer shows them for
+    #: the lanes.
     BINDINGS: ClassVar[list[BindingType]] = [
         dataclasses.replace(binding, show=False)
         for binding in bindings(Where.TIMELINE)
@@ -131,7 +131,7 @@ class TimelineScreen(PageScreen):
             yield Static(Text(_ASCII_GLYPHS if self.zprof.ascii_only else _GLYPHS), id="glyphs")
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
-        """Show the ledger at once, and the lanes after their events have been read."""
+        """Show the ledger at once, and the lanes once their events have been read."""
         self.query_one("#step", FactTable).show(
             build_step_table(loaded, selected, ascii_only=self.zprof.ascii_only)
         )
@@ -155,7 +155,7 @@ class TimelineScreen(PageScreen):
 
     @work(thread=True, exclusive=True, group="timeline", description="read events")
     def read_events(self, loaded: LoadedRun, key: RankStep) -> None:
-        """Build the timeline of a rank and step in a worker thread."""
+        """Build the timeline for a rank and step in a worker thread."""
         try:
             built: StepTimeline | str = build_step_model(loaded.run, loaded.analysis, *key)
         except ZprofError as error:
@@ -164,7 +164,7 @@ class TimelineScreen(PageScreen):
             self.post_message(self.Built(loaded, key, built))
 
     def on_timeline_screen_built(self, event: Built) -> None:
-        """Show the timeline, unless another rank, step or run is selected by now."""
+        """Show the timeline unless another rank, step or run is now selected."""
         selected = self.zprof.selected
         if event.loaded is not self._filled_run:
             return
@@ -191,7 +191,7 @@ class TimelineScreen(PageScreen):
         self.query_one(Lanes).action_zoom(by)
 
     def on_resize(self) -> None:
-        """Show the legend of glyphs if the terminal is tall enough."""
+        """Show the glyph legend if the terminal is tall enough."""
         self.query_one("#glyphs").styles.display = (
             "block" if self.app.size.height >= _MIN_TALL_HEIGHT else "none"
         )
@@ -210,9 +210,9 @@ class TimelineScreen(PageScreen):
 
 
 def describe_cursor(lanes: Lanes, *, full: bool = False) -> list[str]:
-    """Describe the column, event and gap under the cursor in lines, or explain why nothing is shown.
+    """Describe the column, event and gap under the cursor in a few lines, or explain why nothing is shown.
 
-    ``full``: append everything that a popup on the event would show.
+    ``full``: append all facts of the event's popup.
     """
     model, lane, target = lanes.model, lanes.lane, lanes.find_target()
     if model is None:
@@ -232,7 +232,7 @@ def describe_cursor(lanes: Lanes, *, full: bool = False) -> list[str]:
     return [printable(line) if line != "\n" else "" for line in lines if line]
 
 
-#: Ledger terms in display order with their titles; the last one is not part of the sum.
+#: Ledger terms in display order with their titles; the last term is not part of the sum.
 _TERMS = (
     ("compute_ns", "compute"),
     ("exposed_transfer_ns", "transfer"),
@@ -256,10 +256,10 @@ _TERM_HELP = {
 
 
 def build_step_table(loaded: LoadedRun, selected: Selection, *, ascii_only: bool = False) -> Table:
-    """Return a table with the step's ledger in ms, without a row if the step was not timed.
+    """Return a table with the step's ledger in ms; empty if the step was not timed.
 
-    Titles double as the legend of glyphs. If some ranks of its collectives are missing, wait is a lower
-    and transfer an upper bound.
+    Titles double as the glyph legend. If some ranks of its collectives are missing, wait is a lower bound and
+    transfer an upper bound.
     """
     columns = [
         Column(
@@ -293,7 +293,7 @@ def build_step_table(loaded: LoadedRun, selected: Selection, *, ascii_only: bool
 
 
 def find_step_index(loaded: LoadedRun, selected: Selection) -> int | None:
-    """Return the index of this rank's step in the report, or None."""
+    """Return the index of this rank and step in the report, or None."""
     for index, entry in enumerate(loaded.report.time.steps):
         if entry.rank == selected.rank and entry.step == selected.step:
             return index

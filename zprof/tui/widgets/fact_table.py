@@ -1,6 +1,6 @@
 """A table widget with sorting, search, copy and drill-down.
 
-If columns do not fit, text is shortened; numbers never are.
+If columns do not fit, text is shortened; numbers stay whole.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,13 +27,13 @@ from zprof.tui.widgets.text import render_bar, render_cell
 
 #: Lines taken by the border.
 _BORDER = 2
-#: Rows drawn before the widget has a size; the table is redrawn once it has one.
+#: Rows drawn before the widget has a size; the table is redrawn once the size is known.
 _INITIAL_ROWS = 50
 _UP, _DOWN = "▲", "▼"
 
 
 class FactTable(DataTable[object]):
-    """Shows a :class:`~zprof.reports.table.Table`, at most ``MAX_ROWS`` of its rows."""
+    """Shows at most ``MAX_ROWS`` rows of a :class:`~zprof.reports.table.Table`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.TABLE)]
 
@@ -52,14 +52,14 @@ class FactTable(DataTable[object]):
             self.source = table
 
     class Redrawn(Message):
-        """The visible rows may have changed; views of the focused row must update."""
+        """The visible rows may have changed, so views of the focused row must update."""
 
         def __init__(self, table: "FactTable") -> None:
             super().__init__()
             self.source = table
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        """Create an empty table, as tall as its rows, or as the free space with ``classes="fill"``."""
+        """Create an empty table as tall as its rows, or filling the free space with ``classes="fill"``."""
         super().__init__(id=id, classes=classes, cursor_type="cell", zebra_stripes=False)
         self.table: Table | None = None
         self.search_text = ""
@@ -70,7 +70,7 @@ class FactTable(DataTable[object]):
         self._drawn_width, self._is_complete = 0, True
 
     def show(self, table: Table) -> None:
-        """Show a table; keep sort order and search if the name is unchanged."""
+        """Show a table; keep sort order and search if the table name is unchanged."""
         if self.table is None or self.table.name != table.name:
             self.search_text, self._sorted_by, self._reverse = "", None, True
         self.table = table
@@ -100,7 +100,7 @@ class FactTable(DataTable[object]):
         self.post_message(self.SearchRequested(self))
 
     def action_all_rows(self) -> None:
-        """Clear the search; if there is none, let parent widgets handle the key."""
+        """Clear the search; without a search, let parent widgets handle the key."""
         if not self.search_text:
             raise SkipAction
         self.search("")
@@ -148,7 +148,7 @@ class FactTable(DataTable[object]):
         super()._update_dimensions(())
 
     def _outer_width(self) -> int:
-        """Return the width including the frame, or the terminal's before layout."""
+        """Return the width including the frame, or before layout the terminal width."""
         return self.outer_size.width or self.app.size.width
 
     def _draw(self) -> None:
@@ -208,7 +208,7 @@ class FactTable(DataTable[object]):
     def _widths(
         self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
     ) -> list[int]:
-        # Column widths that fit into ``width_limit``, and shorten the cell texts in place.
+        # Return column widths that fit into ``width_limit``; shorten cell texts in place.
         width_limit = self._width_limit()
         widths = [max(text.cell_len for text in cells) for cells in zip(titles, *rows, strict=True)]
         texts = [not column.is_number and bool(column.title) for column in columns]
@@ -234,7 +234,7 @@ class FactTable(DataTable[object]):
         return render_cell(cell, get_look(self.app), numeric=self.table.columns[column].is_number, row=mark)
 
     def _width_limit(self) -> int:
-        """Return the columns for cells, without the frame and a vertical scroll bar."""
+        """Return the columns available for cells, without frame and vertical scroll bar."""
         return int(self._drawn_width - self.styles.gutter.width - (self.styles.overflow_y != "hidden"))
 
     def _render_title(self, index: int) -> Text:
@@ -246,7 +246,7 @@ class FactTable(DataTable[object]):
         return Text(label, justify="right" if column.is_number else "left")
 
     def shown_figures(self) -> list[Value]:
-        """Return the numbers in visible rows and columns that the report's JSON has or yields."""
+        """Return the visible numbers that are in the report's JSON or derived from it."""
         cells = [line.cells[column] for line in self._lines for column in self._columns]
         return [cell for cell in cells if isinstance(cell, Value) and cell.leaves]
 
@@ -261,12 +261,12 @@ class FactTable(DataTable[object]):
 PADDING = 2
 #: Minimum width of a text column, and of the column that takes the remaining space.
 _MIN_TEXT, _MIN_REST = 14, 8
-#: Maximum width of a header over numbers in a table that is too wide.
+#: Maximum width of a number column's header in a table that is too wide.
 _MAX_HEADER = 12
 
 
 def wrap_header(title: Text, cells: Sequence[int]) -> int:
-    """Put the last word of a header that is wider than its numbers below the others; return the width."""
+    """Move the last word of a header to a second line if it is wider than its numbers; return the width."""
     width = max(cells, default=0)
     if title.cell_len > width:
         first, _, last = title.plain.rpartition(" ")
@@ -301,17 +301,17 @@ def shrink_widths(
     return fits
 
 
-#: Extra width of the last page, so that a table without a vertical scroll bar can scroll to it.
+#: Extra width of the last page, needed to scroll to it in a table without a vertical scroll bar.
 _SCROLL_BAR = 1
 
 
 class PagedTable(FactTable):
-    """Table that scrolls horizontally by pages: it shows the page of the column under the cursor."""
+    """Table that scrolls horizontally by pages, showing the page of the column under the cursor."""
 
     def _widths(
         self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
     ) -> list[int]:
-        # Widths with which no column crosses a page boundary; each page's last column fills it.
+        # Return widths that keep columns within pages; the last column of each page fills it.
         widths = super()._widths(columns, titles, rows)
         width_limit = self._width_limit()
         aligned, used, last = list(widths), 0, 0

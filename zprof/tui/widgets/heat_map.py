@@ -1,6 +1,6 @@
 """The heat map widget: one row per rank, one column per step, the focused number below.
 
-Only what fits on the screen is computed.
+Only the visible part is computed.
 """
 
 from typing import ClassVar
@@ -28,7 +28,7 @@ _MIN_GAP_WIDTH = 3
 _BOLD = Style(bold=True)
 #: Lines in addition to the rows: steps above, the focused number and the scale below.
 _FRAME = 3
-#: Lines of the terminal outside a screen's body: titles, status, keys.
+#: Terminal lines outside the body of a screen: titles, status, keys.
 _SCREEN_LINES = 3
 _MIN_ROWS = 3
 
@@ -48,7 +48,7 @@ class HeatView(Widget):
 
     @property
     def cursor(self) -> Cursor:
-        """The cursor clamped to the grid; its requested position returns with a larger grid."""
+        """The cursor clamped to the grid; a larger grid restores its requested position."""
         grid = self.grid
         assert grid is not None
         return Cursor(
@@ -63,7 +63,7 @@ class HeatView(Widget):
         self._redraw(layout=True)
 
     def go_to(self, rank: int | None, step: int | None) -> None:
-        """Move the cursor to this rank and step, as far as the grid has them."""
+        """Move the cursor to this rank and step if the grid contains them."""
         if self.grid is None:
             return
         ranks, steps, current = self.grid.ranks, self.grid.steps, self._requested_cursor
@@ -75,12 +75,14 @@ class HeatView(Widget):
         )
 
     def focused_cell(self) -> tuple[int, int] | None:
-        """Return (row, column) of the focused number in the grid; in a shared cell, of the worst one."""
+        """Return the (row, column) in the grid of the focused number; in a shared cell, of the worst
+        number.
+        """
         return self.get_page().worst_at(self.cursor) if self.grid else None
 
     @property
     def table(self) -> Table | None:
-        """The focused number as a table, for keys that act on one."""
+        """The focused number as a table, for keys that act on tables."""
         grid = self.grid
         if grid is None:
             return None
@@ -114,7 +116,7 @@ class HeatView(Widget):
         self._redraw()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return a row per rank, limited to leave half of the body to the widgets below."""
+        """Return one line per rank, limited to leave half of the body to the widgets below."""
         ranks = len(self.grid.ranks) if self.grid else 0
         max_rows = (viewport.height - _SCREEN_LINES) // 2 - _FRAME
         return min(ranks, max(_MIN_ROWS, max_rows)) + _FRAME
@@ -156,7 +158,7 @@ class HeatView(Widget):
             segments = self._draw_focus_line(page, pen)
         else:
             segments = self._draw_scale_line(self.grid, pen) if y == rows + 2 else []
-        # Without the widget's own background the terminal's default would show through.
+        # Set the widget's background, or the terminal default would show through.
         return Strip(segments).adjust_cell_length(self.size.width).apply_style(self.rich_style)
 
     def _draw_focus_line(self, page: HeatPage, pen: Pen) -> list[Segment]:
@@ -237,7 +239,7 @@ class RankHeatMap(HeatView, can_focus=True):
             self.post_message(self.NumberRequested(self.grid.figure_at(*position), title))
 
     def action_fold(self) -> None:
-        """Toggle between all ranks and steps at once and one row and column for each."""
+        """Toggle between fitting all ranks and steps and giving each its own row and column."""
         position = self.focused_cell()
         if position:
             self.folded = not self.folded
@@ -261,7 +263,7 @@ class RankHeatMap(HeatView, can_focus=True):
 
 
 def draw_cell(level: int, pen: Pen, *, far: bool, width: int, focused: bool) -> list[Segment]:
-    """Draw one cell: ``?`` if unknown, ``!`` if far above the rest, in brackets if focused.
+    """Draw one cell: ``?`` if unknown, ``!`` for outliers, in brackets if focused.
 
     A focused cell that is too narrow for brackets, or has no colour, is shown in reverse.
     """

@@ -18,7 +18,7 @@ from zprof.tui.theme import MARKS, get_look
 
 CHANGED, _NOT_APPLICABLE = "*", "-"
 _TITLE_WIDTH, _VALUE_WIDTH = 14, 5
-#: Minimum widths at which to show the arrows, and a changed knob's measured value.
+#: Minimum widths to show the arrows, and the measured value of a changed knob.
 _MIN_WIDTH_FOR_ARROWS, _MIN_WIDTH_FOR_MEASURED = 25, 34
 #: Actions that the screen handles, not this widget.
 SCREEN_ACTIONS = frozenset({"reset", "reset_all", "next_table"})

@@ -1,6 +1,6 @@
 """The timeline widget: lanes of a step under a ruler, with a cursor that zooms, pans and jumps to gaps.
 
-A column of a lane is a glyph of what took most of its time; lanes of phases and units have names.
+A lane column shows the glyph of the role that took most of its time; phase and unit lanes show names.
 """
 
 import math
@@ -33,7 +33,7 @@ _HOST = Paint("•", "H", "#B0A08A", "#6E5F48")
 
 
 class LaneView(Widget):
-    """Draws one row per lane; ``view`` is the visible part of the step, ``lane_index`` the cursor's lane."""
+    """Draws one row per lane; ``view``: visible part of the step; ``lane_index``: lane of the cursor."""
 
     class Moved(Message, namespace="lanes"):
         """The cursor or the view changed."""
@@ -64,7 +64,7 @@ class LaneView(Widget):
         return max(_MIN_WIDTH, self.size.width - LABEL_WIDTH - _MARGIN)
 
     def show(self, model: StepTimeline) -> None:
-        """Show a step, keeping the visible part and the lane of the previous one as far as possible.
+        """Show a step, keeping the visible part and the lane if possible.
 
         The first step is shown in full, with the cursor at its longest gap.
         """
@@ -88,7 +88,7 @@ class LaneView(Widget):
         self.set_view(self.view)
 
     def find_target(self) -> CursorTarget | None:
-        """Return the target under the cursor; None if there is no lane."""
+        """Return the target under the cursor; None without lanes."""
         if self.model is None or self.lane is None:
             return None
         return find_cursor_target(self.lane, self.model.gaps, self.view, self.width)
@@ -100,7 +100,7 @@ class LaneView(Widget):
         self.set_view(self.view)
 
     def set_view(self, view: View) -> None:
-        """Show this part of the step, scrolled so that the cursor's lane is visible."""
+        """Show this part of the step, scrolled to the cursor's lane."""
         self.view = view
         first = max(min(self.first, self.lane_index), self.lane_index - self._rows + 1)
         self.first = max(0, min(first, len(self.lanes) - self._rows))
@@ -160,7 +160,7 @@ class Lanes(LaneView, can_focus=True):
     DEFAULT_CSS = "Lanes { height: auto; max-height: 60%; }"
 
     class Opened(Message):
-        """An event was opened: its lane and its index in the lane."""
+        """An event was opened: its lane and index in the lane."""
 
         def __init__(self, lane: TimelineLane, index: int) -> None:
             super().__init__()
@@ -234,7 +234,7 @@ class Lanes(LaneView, can_focus=True):
 
 
 def draw_ruler(view: View, width: int, pen: Pen) -> list[Segment]:
-    """Draw the ruler in ms with a mark at the cursor; a digit at that column is shown in reverse."""
+    """Draw the ruler in ms with a mark at the cursor; a digit in that column is shown in reverse."""
     line, column = format_ruler(view, width), view.column(width)
     mark = pen.pick("▼", "v")
     digit = line[column : column + 1].strip()
@@ -265,7 +265,7 @@ def _draw_columns(lane: TimelineLane, view: View, width: int, pen: Pen) -> list[
     if lane.is_named:
         return [(text, None) for text in write_names(lane, view, width, ascii_only=pen.ascii_only)]
     idle = TIMES["idle_ns"].shown(ascii_only=pen.ascii_only)
-    # Glyph and role per column; ``idle`` is the glyph of an empty column in lanes that show idle.
+    # Return glyph and role per column; ``idle``: glyph of an empty column in lanes that show idle.
     columns = compute_columns(lane, view.edges(width))
     glyphs: list[tuple[str, LaneRole | None]] = []
     for column, role_index in enumerate(columns.first.tolist()):
@@ -284,7 +284,7 @@ def _find_paint(lane: TimelineLane, role: LaneRole | None) -> Paint | None:
 
 
 _EIGHTHS = "▁▂▃▄▅▆▇█"
-#: Glyphs per role: for less than half a column, for more, then the same two in ASCII.
+#: Glyphs per role: for less than half a column, for more, and both in ASCII.
 GLYPHS: Mapping[LaneRole, tuple[str, str, str, str]] = {
     LaneRole.COMPUTE: ("▄", "█", "+", "#"),
     LaneRole.TRANSFER: ("╸", "━", "=", "="),
@@ -300,7 +300,7 @@ _MIN_NAME = 3
 
 
 def pick_glyph(role: LaneRole, share: float, *, ascii_only: bool) -> str:
-    """Return the glyph of a role: eighths of a block for compute, thin or full for the others."""
+    """Return the glyph of a role: eighths of a block for compute, thin or full for other roles."""
     thin, full, thin_letter, letter = GLYPHS[role]
     if ascii_only:
         return letter if share >= 0.5 else thin_letter
@@ -324,8 +324,8 @@ def write_names(lane: TimelineLane, view: View, width: int, *, ascii_only: bool)
 def _find_name_starts(lane: TimelineLane, view: View, width: int) -> list[tuple[int, str]]:
     """Return (column, name) of each visible event start, and (column, "") where a name ends.
 
-    If several events start in a column, the last one is used. An event that ends in the column where the next
-    one starts has no end entry.
+    If several events start in a column, the last is used. An event that ends in the start column of the next
+    has no end entry.
     """
     items = lane.items
     names: dict[int, str] = {}
@@ -359,7 +359,7 @@ def _fit_name(bar: str, name: str, cells: int, kind: LaneKind) -> list[str]:
 def _cut_name(name: str, cells: int, kind: LaneKind) -> str:
     """Shorten a name; units keep their end (``17`` of ``layers.17``), phases their start."""
     if kind is LaneKind.UNITS and display_width(name) > cells:
-        # As many trailing dotted parts as fit, else the full name.
+        # Keep as many trailing dotted parts as fit, else the full name.
         parts = name.split(".")
         ends = (".".join(parts[first:]) for first in range(1, len(parts)))
         name = next((end for end in ends if end and display_width(end) <= cells), name)
@@ -367,7 +367,7 @@ def _cut_name(name: str, cells: int, kind: LaneKind) -> str:
     return shorten(name, cells) if cells >= _MIN_NAME or display_width(name) <= cells else ""
 
 
-#: Columns that a tick needs: its number, and space before the next one.
+#: Columns per tick: its number, and space before the next tick.
 _TICK_WIDTH = 11
 _ROUND_STEPS = (1, 2, 5, 10)
 
@@ -376,7 +376,7 @@ def find_ticks(view: View, width: int) -> list[tuple[int, str]]:
     """Return column and label of each tick."""
     if width < 1:
         return []
-    # The smallest round step of at least `min_ns`, and the decimals of a ms that it needs.
+    # Return the smallest round step of at least `min_ns`, and its decimals in ms.
     min_ns = view.span_ns * _TICK_WIDTH / width
     power = max(0, math.floor(math.log10(max(1.0, min_ns))))
     step = next(s * 10**power for s in _ROUND_STEPS if s * 10**power >= min_ns or s == _ROUND_STEPS[-1])
@@ -392,7 +392,7 @@ def find_ticks(view: View, width: int) -> list[tuple[int, str]]:
 
 
 def format_ruler(view: View, width: int) -> str:
-    """Return the ruler as one line; each label starts in the column of its time."""
+    """Return the ruler as one line; each label starts in the column for its time."""
     line = [" "] * width
     for column, label in find_ticks(view, width):
         line[column : column + len(label)] = label

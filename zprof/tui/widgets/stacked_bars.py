@@ -1,6 +1,6 @@
 """The memory bars widget: one bar per rank on one scale, one part per tenant, and a legend.
 
-The legend has the bytes of one rank.
+The legend lists the bytes of one rank.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,16 +34,16 @@ from zprof.tui.theme import TENANTS, Pen
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import render_cell, render_parts
 
-#: Limit on the bars of a page; a terminal shows as many of them as fit.
+#: Maximum bars per page; a terminal shows as many as fit.
 MAX_BARS = 32
-#: Minimum share of the device's memory to scale bars by the device; shorter bars would be unreadable.
+#: Minimum used share of device memory to scale bars by the device; shorter bars would be unreadable.
 _MIN_DEVICE_RATIO = 0.1
 
 
 class RankBar(Struct, frozen=True, kw_only=True):
     """One rank at its peak.
 
-    ``parts``: name of the colour, and bytes. ``moment``: step and phase of the peak.
+    ``parts``: colour name and bytes. ``moment``: step and phase of the peak.
     """
 
     rank: int
@@ -54,9 +54,9 @@ class RankBar(Struct, frozen=True, kw_only=True):
 
 
 class Stacks(Struct, frozen=True, kw_only=True):
-    """Bars in order of interest, on one scale, and the tenants of the rank ``subject`` as their legend.
+    """Bars in order of interest on one scale; the tenants of rank ``subject`` are the legend.
 
-    ``window``: steps in which memory was recorded, as far as known. ``order``: all measured ranks, in the
+    ``window``: steps with recorded memory, if known. ``order``: all measured ranks, in the
     order of the up and down keys. ``total``: cells of the line below the legend.
     """
 
@@ -72,7 +72,7 @@ class Stacks(Struct, frozen=True, kw_only=True):
 
     @property
     def legend(self) -> tuple[Row, ...]:
-        """The rows of the legend: all but the sum, which has a line of its own."""
+        """The rows of the legend, without the sum, which has its own line."""
         return tuple(row for row in self.tenants.rows if not row.total)
 
 
@@ -101,13 +101,13 @@ def build_stacks(report: Report, selected: Selection) -> Stacks | None:
 
 
 def find_subject(report: Report, selected: Selection) -> RankMemory | None:
-    """Return the selected rank, or if it was not measured the one with the largest peak."""
+    """Return the selected rank, or the rank with the largest peak if the selected rank was not measured."""
     ranks = report.memory.per_rank
     return next((rank for rank in ranks if rank.rank == selected.rank), None) or largest_rank(ranks)
 
 
 def sort_indices(ranks: Sequence[RankMemory], subject: int) -> list[int]:
-    """Sort the indices of the ranks: the subject, the largest peak, the smallest, then by size."""
+    """Sort rank indices: the subject, the largest peak, the smallest peak, then the rest by size."""
     by_size = sort_by_peak(ranks)
     return list(dict.fromkeys([subject, *by_size[:1], *by_size[-1:], *by_size]))
 
@@ -135,7 +135,7 @@ def _build_bar(place: Cursor, *, is_subject: bool) -> RankBar:
 
 
 def _find_scale(report: Report) -> tuple[Value, str]:
-    """Return the size of a full bar and its name: the device, or the largest use of any rank."""
+    """Return the size of a full bar and its name: device memory, or the largest use on any rank."""
     memory = report.memory
     used = [_read_used(rank) for rank in Cursor(report).memory.per_rank]
     largest = max(used, key=lambda value: value.number or 0)
@@ -148,13 +148,13 @@ def _find_scale(report: Report) -> tuple[Value, str]:
 
 
 def _read_used(rank: Cursor) -> Value:
-    """Return the total memory of a rank's process, as far as it is known."""
+    """Return the total memory of a rank's process, if known."""
     known = [rank[name] for name in OUTSIDE_LIVE_TERMS if get(rank[name]) is not None]
     return read(rank.peak_bytes, *known, how=Aggregation.SUM) if known else read(rank.peak_bytes)
 
 
 def _build_total(place: Cursor) -> tuple[Cell, ...]:
-    """Build the cells of the line below the legend: the sum of the tenants, and the process total."""
+    """Build the cells of the line below the legend: the tenant sum and the process total."""
     rank: RankMemory = get(place)
     cells: tuple[Cell, ...] = (
         Marked("sum", Mark.TITLE),
@@ -192,7 +192,7 @@ def _build_notes(report: Report, selected: Selection, subject: RankMemory) -> It
 
 
 class StackedBars(Static, can_focus=True):
-    """Draws :class:`Stacks` with a cursor on one tenant of the legend."""
+    """Draws :class:`Stacks` with a cursor on one legend tenant."""
 
     class Chosen(Message):
         """Another rank was selected."""
@@ -220,11 +220,11 @@ class StackedBars(Static, can_focus=True):
         self.redraw()
 
     def list_shown_bars(self) -> list[RankBar]:
-        """Return as many bars as fit, in the order of the ranks."""
+        """Return as many bars as fit, in rank order."""
         return sorted(self.stacks.bars[: self.max_bars], key=lambda entry: entry.rank) if self.stacks else []
 
     def shown_figures(self) -> list[Value]:
-        """Return the scale, peaks of the bars, the legend with its sum, and the notes' numbers."""
+        """Return the numbers of the scale, bar peaks, legend with sum, and notes."""
         if self.stacks is None:
             return []
         legend = [line.cells[1] for line in self.stacks.legend]
@@ -303,8 +303,8 @@ NOT_FOUND = -1
 
 
 def draw_bars(stacks: Stacks, width: int, max_bars: int, max_notes: int, cursor: int, pen: Pen) -> list[Text]:
-    """Draw all lines; ``cursor`` is the legend index that is marked while the widget has the focus."""
-    # The first `max_bars` bars, in the order of the ranks.
+    """Draw all lines; ``cursor``: legend index marked while the widget has the focus."""
+    # The first `max_bars` bars, in rank order.
     bars = sorted(stacks.bars[:max_bars], key=lambda entry: entry.rank)
     moment_width = max((cell_len(_format_moment(entry)) for entry in bars), default=0)
     shown = len(bars)
@@ -349,7 +349,7 @@ def _format_moment(entry: RankBar) -> str:
 
 
 def layout_legend(lines: Sequence[Row], width: int) -> list[list[tuple[int, str, int]]]:
-    """Return (index, text, column) of the legend items per row, in as few rows as fit."""
+    """Return (index, text, column) of the legend items per row, in as few rows as possible."""
     for columns in range(len(lines), 0, -1):
         for shorter in (False, True):
             items = [_format_item(line, shorter=shorter) for line in lines]

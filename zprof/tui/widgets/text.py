@@ -1,6 +1,6 @@
-"""Render cells and bars as Rich text, and a widget that truncates text to a number of lines.
+"""Render cells and bars as Rich text; a widget that truncates text to a number of lines.
 
-Nothing from a run is parsed as markup.
+Text from a run is never parsed as markup.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ _TOTAL_PAINT = Paint("─", "~", "#C0C0C0", "#5F5F5F")
 
 
 def render_cell(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Mark.PLAIN) -> Text:
-    """Return the cell as text: numbers right-aligned, in the colour of its mark or else of its row's."""
-    # The cell's mark; figures inherit their row's mark unless they are predicted.
+    """Return the cell as text in the colour of its own or its row's mark, with numbers right-aligned."""
+    # Mark of the cell; figures inherit their row's mark unless predicted.
     cell_mark = (
         (Mark.PREDICTED if cell.is_estimate and is_of_model(cell) else Mark.PLAIN)
         if isinstance(cell, Value)
@@ -36,7 +36,7 @@ def render_cell(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Ma
 
 
 def render_bar(cell: Bar, columns: int, pen: Pen) -> Text:
-    """Return the bar's segments at their positions; a single segment has at least one column."""
+    """Return the bar segments at their positions; a single segment has at least one column."""
     text, position = Text(no_wrap=True, end=""), 0
     for kind, start, end in cell.segments:
         paint = TIMES.get(f"{kind.removeprefix('time-').replace('-', '_')}_ns", _TOTAL_PAINT)
@@ -51,7 +51,7 @@ def render_bar(cell: Bar, columns: int, pen: Pen) -> Text:
 def render_parts(parts: Sequence[tuple[Paint, float]], columns: int, total: float, pen: Pen) -> Text:
     """Draw parts side by side, each as long as its share of ``total``.
 
-    The ends of the parts are rounded, not their lengths, so that the bar never exceeds its total.
+    The ends of parts are rounded, not their lengths, so the bar never exceeds its total.
     """
     text, start, cumulative = Text(no_wrap=True, end=""), 0, 0.0
     for paint, size in parts:
@@ -87,7 +87,7 @@ class TruncatedText(Static):
 
 
 def truncate_lines(text: Text, width: int, max_lines: int) -> Text:
-    """Return the first `max_lines` lines of the wrapped text; all of it while the width is unknown."""
+    """Return the first `max_lines` lines of the wrapped text, or all text while the width is unknown."""
     if width < 1:
         return text
     lines = text.wrap(Console(width=width, file=None, color_system=None), width)

@@ -1,4 +1,4 @@
-"""Chart of live memory over time: a stacked plot with phases and steps below."""
+"""Chart of live memory over time: a stacked plot above phases and steps."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from zprof.tui.widgets.fact_table import FactTable
 
 
 class Trend(Static, can_focus=True):
-    """Draws a :class:`~zprof.reports.pages.memory_timeline.Curve` with a cursor on one of its points."""
+    """Draws a :class:`~zprof.reports.pages.memory_timeline.Curve` with a cursor on one point."""
 
     def __init__(self, *, id: str | None = None) -> None:
-        """Create an empty widget; ``rows`` is the height of the plot."""
+        """Create an empty widget; ``rows``: height of the plot."""
         super().__init__("", id=id)
         self.curve: Curve | None = None
         self.rows = 3
@@ -40,7 +40,7 @@ class Trend(Static, can_focus=True):
         self.redraw()
 
     def shown_figures(self) -> list[Value]:
-        """Return the displayed figures: the peak (top of the scale) and those at the cursor."""
+        """Return the displayed figures: the peak (top of the scale) and the figures at the cursor."""
         if self.curve is None:
             return []
         point = self._displayed_point()
@@ -119,7 +119,7 @@ _MIN_ROWS_FOR_STEP_AXIS = 5
 
 
 def draw_trend(curve: Curve, point: int, rows: int, width: int, pen: Pen) -> list[Text]:
-    """Draw all lines; ``point`` is described in the headline, ``rows`` is the height of the plot."""
+    """Draw all lines; ``point``: described in the headline; ``rows``: height of the plot."""
     points = pick_points(curve, width)
     steps = [(time, f"step {step}") for time, step in curve.timeline.steps]
     phases = [(time, printable(name)) for time, name in curve.timeline.phases]
@@ -128,7 +128,7 @@ def draw_trend(curve: Curve, point: int, rows: int, width: int, pen: Pen) -> lis
         Text(" " * width, end="")
     ]
     if pen.focused:
-        # The axis with a mark below the point's column.
+        # Axis with a mark below the column of the point.
         axis = axes[0]
         times = curve.timeline.time_ns
         matching = [column for column, shown in enumerate(points) if shown == point]
@@ -161,13 +161,15 @@ def compute_gutter_width(curve: Curve) -> int:
 
 
 def pick_points(curve: Curve, width: int) -> list[int]:
-    """Return the point that each column of the plot shows."""
+    """Return the point shown in each plot column."""
     columns = max(_MIN_COLUMNS, width - compute_gutter_width(curve))
     return decimate(curve.timeline.time_ns, curve.end_ns, curve.heights, columns)
 
 
 def find_largest_tenant(curve: Curve, point: int) -> str:
-    """Return the largest tenant at a point; empty at the peak, whose breakdown the bars already show."""
+    """Return the largest tenant at a point; empty at the peak, because the bars already show its
+    breakdown.
+    """
     tenants = curve.timeline.tenants
     return "" if point == curve.peak else max(tenants, key=lambda name: tenants[name][point])
 
@@ -204,9 +206,9 @@ def _draw_axis(curve: Curve, labels: Sequence[tuple[int, str]], columns: int, pe
 
 
 def decimate(times: Sequence[int], end_ns: int, heights: Sequence[int], columns: int) -> list[int]:
-    """Return for each column the highest point that lasts into it; a point lasts until the next one.
+    """Return the highest point in each column; a point lasts until the next point.
 
-    Never a mean: the highest point of all is in some column.
+    A mean would lose the highest point of all.
     """
     edges = [times[0] + (end_ns - times[0]) * column // columns for column in range(columns + 1)]
     points = []
@@ -226,7 +228,7 @@ def find_column(time_ns: int, begin_ns: int, end_ns: int, columns: int) -> int:
 def stack_cells(sizes: Sequence[tuple[str, int]], top: int, rows: int) -> list[str]:
     """Return tenant names for the cells of a column, bottom first; empty above the top.
 
-    Each cell shows the tenant with the largest part of it. A non-zero total fills at least one cell, and a
+    Each cell shows its largest tenant. A non-zero total fills at least one cell, and a
     total of ``top`` fills all.
     """
     total = sum(size for _, size in sizes)
