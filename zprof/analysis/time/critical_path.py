@@ -9,8 +9,9 @@ Each delay is traced to its origin, and summed per rank:
 
     blamed + tied + unjudged = total exposed wait
 
-A rank that is late because another collective blocked it passes a delay on: each case points to the
-collective that blocked its rank longest, and the chains are followed to their ends.
+A rank that is late because another collective blocked it passes on a delay. A case is a collective with a
+blamed rank: each case points to the case that blocked its rank longest, and these chains are followed to
+their ends.
 """
 
 from bisect import bisect_left
@@ -236,7 +237,6 @@ def find_critical_path(
     windows = _find_common_steps(steps)
     if not windows:
         return None
-    # The sync points of a table of collectives with launch and arrival columns.
     rank, start, end = (collectives.ints(name) for name in ("rank", "start_ns", "end_ns"))
     last_arrivals = _find_last_arrivals(collectives, rank, start)
     previous_rows = _find_previous_rows(collectives, rank, start)
@@ -293,7 +293,7 @@ def _split_pieces(pieces: Int64s, work: Mapping[int, RankWork], calls: ReadCalls
         own = own_rows[positions]
         begins, ends = begin[own], end[own]
         host_ns = ends - begins
-        # The intervals of each of ``_OWN_KINDS`` but the last, without those of earlier kinds.
+        # The intervals of each of ``_OWN_KINDS`` except the last, without time of earlier kinds.
         rank_work = work[number]
         host = calls(number)
         sets, taken = [], EMPTY
@@ -369,7 +369,7 @@ def judge_lateness(collectives: Columns, work: Mapping[int, RankWork], calls: Re
     code = {word: place for place, word in enumerate(words)}
     reason = np.where(blamed, code[LateReason.UNKNOWN], 0)
     origin = rows.blamed.copy()
-    reason[known] = [code[each] for each in origin_reasons[case[known]]]
+    reason[known] = [code[name] for name in origin_reasons[case[known]]]
     origin[known] = origin_ranks[case[known]]
     return collectives.with_columns(
         judged=rows.judged, blamed_rank=rows.blamed, late_reason=Texts(words, reason), origin_rank=origin
@@ -379,15 +379,14 @@ def judge_lateness(collectives: Columns, work: Mapping[int, RankWork], calls: Re
 def find_origins(
     rows: LateRows, cases: LateCases, reasons: ReasonArray, queued: Mask, begin: Int64s
 ) -> tuple[Int64s, ReasonArray]:
-    """Return for each case the rank where the delay started, and the reason.
+    """Return, for each case, the rank where the delay started, and the reason.
 
     If the delay started on the blamed rank itself, the reason is taken from the start of the chain.
-    ``reasons`` and ``queued`` are those of :func:`find_reasons`, ``begin`` where
-    the compared interval of each case starts.
+    ``reasons`` and ``queued`` come from :func:`find_reasons`; ``begin``: start of each case's compared
+    interval.
     """
     passed_on = np.flatnonzero(reasons == LateReason.PREVIOUS_COLLECTIVE)
     cause = np.full(len(cases), -1, dtype=np.int64)
-    # Per wanted case, the case of the collective that blocked its rank longest in the interval.
     blocking_cases = np.full(len(passed_on), -1, dtype=np.int64)
     for rank in np.unique(cases.blamed[passed_on]):
         positions = np.flatnonzero(cases.blamed[passed_on] == rank)
@@ -480,7 +479,7 @@ def sum_wait_shares(collectives: Columns, ranks: Sequence[int], steps: int) -> W
 
 
 def _make_blame(rank: int, rows: Columns, blamed: Int64s, own: Int64s, judged: Mask, steps: int) -> Blame:
-    """Return the blame of a rank from the rows that it is ``blamed`` for, and its ``own`` rows."""
+    """Return a rank's blame from the rows that it is ``blamed`` for and its ``own`` rows."""
     instance, wait, exposed = (rows.ints(name) for name in ("instance", "wait_ns", "exposed_wait_ns"))
     wait_ns, exposed_ns = int(wait[blamed].sum()), int(exposed[blamed].sum())
     judged_instances = _count_distinct(instance[own[judged[own]]])

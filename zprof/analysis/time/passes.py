@@ -1,19 +1,19 @@
-"""Make the table of passes: the pass and unit of each gather and reduction.
+"""Make the pass table: the pass and unit of each gather and reduction.
 
 Columns: ``row`` (label in the collectives table), rank, step, kind, unit (None if unknown), bytes,
 ``micro_batch`` (of the step, from 0; null if unknown), ``phase`` (forward, recompute, backward, optimizer,
-unknown), ``number`` (count of this kind for that unit in the step, from 1), ``in_micro_batch`` (the same
-within the micro-batch), ``compute_between_ns`` (compute from the end of the previous gather of that unit to
-the start of this one; null for the first), ``updates`` (optimizer steps that the rank had done when it was
-launched), and ``method`` (ranges, autograd, order, unknown).
+unknown), ``number`` (count of this kind for the unit in the step, from 1), ``in_micro_batch`` (the same
+within the micro-batch), ``compute_between_ns`` (compute between the unit's previous gather and this one; null
+for the first), ``updates`` (the rank's completed optimizer steps at launch), and ``method`` (ranges,
+autograd, order, unknown).
 
-The pieces of one gather share one number. Gathers of a forward without a backward (an evaluation) have
+All pieces of a gather share one number. Gathers of a forward without a backward pass (an evaluation) have
 neither micro-batch nor number.
 
-By order alone (phases and micro-batches of named units, or units by phase): a forward gathers units in the
-order of their first gather of the step, a backward in reverse; some units are not gathered (still
-unsharded) or gathered twice (for recomputation). So a gather belongs to a forward if the next gather is of
-a later unit, or if a forward has just reached it in ascending order.
+By order alone (phases and micro-batches of named units, or units by phase): a forward pass gathers units in
+the order of their first gather in the step, a backward pass in reverse; some units are not gathered (still
+unsharded) or gathered twice (for recomputation). So a gather belongs to a forward pass if the next gather is
+of a later unit, or if a forward pass has just reached it in ascending order.
 """
 
 import itertools
@@ -33,16 +33,16 @@ from zprof.model.training import Phase
 GATHER = CollectiveKind.ALL_GATHER.value
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value)
 _SMALL_RATIO = 0.01
-#: Tensor parallelism reduces in a forward as often as in a backward. Gradients are never reduced in a
-#: forward, but the last reduction of a backward, launched after its end, appears to be in the next forward:
-#: at most one of three.
+#: Maximum share of reductions in forward passes, for gradients. Tensor parallelism reduces as often in a
+#: forward as in a backward pass. Gradients are never reduced in a forward pass, but a backward pass's last
+#: reduction, launched after its end, appears to be in the next forward pass: at most one of three.
 _FORWARD_RATIO = 0.4
 _PASS_COLUMNS = (
     "row", "rank", "step", "kind", "unit", "bytes", "micro_batch", "phase", "number", "in_micro_batch",
     "compute_between_ns", "updates", "method",
 )  # fmt: skip
 _TEXTS = ("kind", "unit", "phase", "method")
-#: The table of a recording without any.
+#: The pass table of a recording without passes.
 NO_PASSES = Columns(
     {name: Texts.of(()) if name in _TEXTS else np.zeros(0, dtype=np.int64) for name in _PASS_COLUMNS}
 )
@@ -59,13 +59,13 @@ _MAX_NAME = 2_000
 _MIN_UNITS = 2
 #: With more backward gathers per forward gather than this, units are gathered twice.
 _REPEATED_RATIO = 1.5
-#: Recomputation gathers a unit again before the backward has moved on by more units than this.
+#: Recomputation gathers a unit again before the backward pass has moved on by more units than this.
 _RECENT_UNITS = 2
 _NO_RUN = range(0)
 
 
 def find_candidates(collectives: Columns) -> Mask:
-    """Mark rows that may be a gather or a reduction of a pass, by kind and size."""
+    """Mark rows that may be a pass's gather or reduction, by kind and size."""
     kind = collectives.texts("kind")
     is_pass_kind = kind.equals(GATHER, *REDUCTIONS) & (collectives.ints("group_size") != 1)
     sizes = np.where(is_pass_kind, collectives.ints("bytes"), 0)
@@ -74,9 +74,9 @@ def find_candidates(collectives: Columns) -> Mask:
 
 
 class PassRank(Struct, frozen=True, kw_only=True):
-    """What tells the passes of one rank: its steps by the host's marks, evidence, and compute.
+    """Data to identify one rank's passes: its steps by host marks, evidence, and compute.
 
-    ``launches``: launch times of its compute kernels, in order.
+    ``launches``: sorted launch times of its compute kernels.
     """
 
     rank: int
@@ -87,7 +87,7 @@ class PassRank(Struct, frozen=True, kw_only=True):
 
 
 def make_pass_rank(timeline: RankTimeline) -> PassRank:
-    """Return what tells the passes of a rank, which is on the common clock.
+    """Return the data to identify a rank's passes; the rank is on the common clock.
 
     The steps are the program's own, even if the window spans several of them.
     """
@@ -111,7 +111,7 @@ RankPart = tuple[PassRank, slice]
 
 
 def make_pass_table(collectives: Columns, ranks: Sequence[PassRank]) -> Columns:
-    """Return the table of passes; all inputs must be on the common clock."""
+    """Return the pass table; all inputs must be on the common clock."""
     table, bounds = _sort_by_launch(collectives.at(find_candidates(collectives)), ranks)
     parts = [(rank, slice(*span)) for rank, span in zip(ranks, bounds, strict=True) if span[0] < span[1]]
     if not parts:
@@ -119,12 +119,12 @@ def make_pass_table(collectives: Columns, ranks: Sequence[PassRank]) -> Columns:
     table = _infer_units(_add_phases(table, parts), parts)
     table = _drop_evaluations(_mark_pieces(_fill_by_order(table), parts))
     # Leave out groups that transfer activations.
-    # The remaining reductions belong to a backward, even if an engine launches them after its end.
+    # The remaining reductions belong to a backward pass, even if an engine launches them after its end.
     table = _number_passes(table, parts)
     reduces = table.texts("kind").equals(*REDUCTIONS)
     phase, launched = table.texts("phase"), table.ints("launched_ns")
     forward = reduces & phase.equals(Phase.FORWARD)
-    # Rows launched before the first reduction in the backward of their micro-batch, if it has one.
+    # Rows launched before the first reduction in their micro-batch's backward pass, if any.
     micro_batches = Groups(table.ints("rank"), table.ints("step"), table.ints("micro_batch", -1))
     never = np.iinfo(np.int64).max
     in_backward = np.where(reduces & phase.equals(Phase.BACKWARD), launched, never)
@@ -138,7 +138,7 @@ def make_pass_table(collectives: Columns, ranks: Sequence[PassRank]) -> Columns:
 
 
 def _sort_by_launch(rows: Columns, ranks: Sequence[PassRank]) -> tuple[Columns, list[tuple[int, int]]]:
-    """Return the rows by rank and launch, and the start and end row of each rank."""
+    """Return the rows sorted by rank and launch, and each rank's start and end row."""
     known = rows.known("launch_start_ns")
     launched = np.where(known, rows.ints("launch_start_ns"), rows.ints("start_ns"))
     place_by_rank = {each.rank: place for place, each in enumerate(ranks)}
@@ -182,7 +182,7 @@ def _add_phases(table: Columns, parts: Sequence[RankPart]) -> Columns:
 
 
 def _infer_units(table: Columns, parts: Sequence[RankPart]) -> Columns:
-    """Infer the units of gathers from their position in the forward, if no gather has a recorded unit."""
+    """Infer the gathers' units from their position in the forward pass, if no gather has a recorded unit."""
     is_gather = table.texts("kind").equals(GATHER)
     gathers = np.flatnonzero(is_gather & table.known("micro_batch"))
     if not len(gathers) or (is_gather & table.known("unit")).any():
@@ -242,13 +242,13 @@ def _fill_by_order(table: Columns) -> Columns:
 
 
 def _group_units(table: Columns, *more: Int64s) -> Groups:
-    """Group rows by unit and step, and by further keys."""
+    """Group rows by unit, step and further keys."""
     keys = (table.ints("rank"), table.ints("step"), table.texts("kind"), table.texts("unit"))
     return Groups(*keys, *more)
 
 
 def _mark_pieces(table: Columns, parts: Sequence[RankPart]) -> Columns:
-    """Add ``piece``: True if the gather continues the previous one of the same unit and micro-batch."""
+    """Add ``piece``: True if a gather continues the previous gather of its unit and micro-batch."""
     launched = table.ints("launched_ns")
     previous = np.full(len(table), -1, dtype=np.int64)
     named = np.flatnonzero(table.known("unit") & table.known("micro_batch"))
@@ -268,9 +268,9 @@ def _mark_pieces(table: Columns, parts: Sequence[RankPart]) -> Columns:
 
 
 def _drop_evaluations(table: Columns) -> Columns:
-    """Clear the micro-batch of gathers in forwards without a following backward.
+    """Clear the micro-batch of gathers in forward passes without a following backward pass.
 
-    Such a forward ends the step, or precedes the forward of a micro-batch and gathers the same units.
+    Such a forward pass ends the step, or precedes a micro-batch's forward pass and gathers the same units.
     """
     launched, piece, phase = table.ints("launched_ns"), table.bools("piece"), table.texts("phase")
     is_gather, has_micro_batch = table.texts("kind").equals(GATHER), table.known("micro_batch")
@@ -281,7 +281,7 @@ def _drop_evaluations(table: Columns) -> Columns:
     is_evaluation = forward & steps.max(backward)[steps.codes] & (launched > last)
     places = np.flatnonzero(forward & ~is_evaluation & ~piece & table.known("unit"))
     is_evaluation[places] |= _is_repeated_forward(table.at(places))
-    # pieces go with their gather
+    # pieces follow their gather
     number = _group_units(table).cumsum((~piece).astype(np.int64))
     gathers = _group_units(table, np.where(table.known("unit"), number, 0))
     is_evaluation |= gathers.max(is_evaluation & ~piece)[gathers.codes]
@@ -290,7 +290,7 @@ def _drop_evaluations(table: Columns) -> Columns:
 
 
 def _is_repeated_forward(rows: Columns) -> Mask:
-    """Mark the gathers before the last forward of a micro-batch, if they are of all of its units."""
+    """Mark the gathers before a micro-batch's last forward pass, if they cover all of its units."""
     unit, position = rows.texts("unit"), np.arange(len(rows))
     micro_batches = Groups(rows.ints("rank"), rows.ints("step"), rows.ints("micro_batch"))
     units = Groups(micro_batches.codes, unit)
@@ -303,7 +303,7 @@ def _is_repeated_forward(rows: Columns) -> Mask:
 
 
 def _number_passes(table: Columns, parts: Sequence[RankPart]) -> Columns:
-    """Number the gathers and reductions of each unit, and add the compute between two gathers of a unit."""
+    """Number each unit's gathers and reductions, and add the compute between consecutive gathers."""
     places = np.flatnonzero(table.known("unit") & table.bools("trains"))
     rows = table.at(places)
     begins = (~rows.bools("piece")).astype(np.int64)
@@ -317,7 +317,7 @@ def _number_passes(table: Columns, parts: Sequence[RankPart]) -> Columns:
     between = np.concatenate(
         [covered(rank.compute, previous_end[rank_rows], start_ns[rank_rows]) for rank, rank_rows in parts]
     )[places]
-    # The pieces of a gather have its number and its time.
+    # A gather's pieces have its number and its compute time.
     gathers = _group_units(rows, number)
     first = gathers.min(np.where(is_repeated, np.arange(len(rows)), len(rows)))[gathers.codes]
     between = np.append(between, 0)[np.where(is_repeated, np.arange(len(rows)), first)]
@@ -329,14 +329,16 @@ def _number_passes(table: Columns, parts: Sequence[RankPart]) -> Columns:
 
 
 def _spread(values: Int64s, places: Int64s, length: int, known: Mask | bool = True) -> OptionalInts:
-    """Return the ``known`` values at their places in a column; the rest of it is unknown."""
+    """Return a column with the ``known`` values at their positions; the rest is unknown."""
     spread, is_known = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=np.bool_)
     spread[places], is_known[places] = values, known
     return OptionalInts(spread, is_known)
 
 
 def infer_passes_by_order(units: Sequence[str]) -> list[tuple[str, int]] | None:
-    """Return phase and micro-batch of each gather of a step; None for a single unit, which has no order."""
+    """Return phase and micro-batch of each of a step's gathers; None for a single unit, which has no
+    order.
+    """
     index_by_unit = {unit: index for index, unit in enumerate(dict.fromkeys(units))}
     if len(index_by_unit) < _MIN_UNITS:
         return None
@@ -360,15 +362,15 @@ def infer_units_by_order(
 ) -> list[str | None]:
     """Infer the unit of each gather of a micro-batch from its phase and size alone.
 
-    A backward visits the units of the forward in reverse: each of its gathers is of the last unit of that
-    size not yet visited. There are two exceptions. Pieces of a unit keep their forward order and are launched
-    without compute between them. And recomputation gathers a unit again soon after the first gather: either
-    the gather matches no remaining unit, or there are too many gathers for one per unit. A gather that
-    matches no unit stays unnamed.
+    A backward pass visits the forward's units in reverse: each gather belongs to the last unit of its size
+    not yet visited. There are two exceptions. A unit's pieces keep their forward order and are launched
+    without compute in between. And recomputation gathers a unit again soon after the first gather: either the
+    gather matches no remaining unit, or there are too many gathers for one per unit. A gather that matches no
+    unit stays unnamed.
 
     Args:
-        phases: The phase of each gather, in launch order.
-        sizes_bytes: Its bytes.
+        phases: Each gather's phase, in launch order.
+        sizes_bytes: Each gather's bytes.
         computed: Whether compute was launched since the previous gather.
     """
     rows = [row for row, phase in enumerate(phases) if phase == Phase.FORWARD.value]
@@ -390,7 +392,7 @@ def infer_units_by_order(
 def _find_runs_in_reverse(
     forward: Sequence[tuple[int, bool]], backward: Sequence[tuple[int, bool]]
 ) -> list[Sequence[int]]:
-    """Return the forward positions of a backward's gathers, unit by unit; an empty run if none matches.
+    """Return the forward positions of a backward pass's gathers, unit by unit; an empty run if none matches.
 
     Both inputs are pairs: bytes, and True if compute was launched before.
     """
@@ -423,7 +425,9 @@ def _find_runs_in_reverse(
 def _find_longest_run(
     forward: Sequence[tuple[int, bool]], firsts: Iterable[int], wanted: Sequence[tuple[int, bool]], limit: int
 ) -> range:
-    """Return the longest matching run from one of ``firsts``, up to ``limit`` and without compute inside."""
+    """Return the longest matching run that starts at one of ``firsts``, up to ``limit``, without compute
+    inside.
+    """
     best = _NO_RUN
     for first in firsts:
         length = 0

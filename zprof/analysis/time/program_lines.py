@@ -1,13 +1,12 @@
 """Find the line of the user's program that fetched data, waited for the device, or called backward.
 
-Find also what a late or idle rank does: operators that it runs more often, and lines between operators.
+Also find what a late or idle rank does: operators that it runs more often, and lines between operators.
 
-A recording of zprof has samples of the training thread's stack. A trace that was made with
-``with_stack=True`` has an event for each Python call, which names where the function starts. Without either
-there is no line.
+A zprof recording has samples of the training thread's stack. A trace made with ``with_stack=True`` has an
+event for each Python call, with the line where the function starts. Without either, no line is found.
 
-Operators are counted where they are not inside another one, over the steps of each rank. A line is one of the
-user's program that more of the samples of the late rank show than of the others.
+Outermost operators are counted over each rank's steps. A line of the user's program is attributed to a late
+rank if it is in more of its samples than of the other ranks'.
 """
 
 from collections import Counter, defaultdict
@@ -35,13 +34,13 @@ from zprof.run.reader import Run
 from zprof.run.table_reader import read_numbers
 from zprof.run.user_code import make_user_location, parse_profiler_call
 
-#: A collective that is waited for this soon after a scalar was read was waited for by the read.
+#: A wait for a collective this soon after a scalar read is attributed to the read.
 _READ_MARGIN_NS = 200_000
-#: Share of a fetch that a function of the user takes, to be the place and not only pass by.
+#: Minimum share of a fetch spent in a user function to report it.
 _MIN_SHARE = 0.5
-#: Calls whose caller is looked up, the longest ones.
+#: Maximum number of calls (the longest) whose caller is looked up.
 _MAX_SPANS = 200
-#: Ranks that are searched for a line.
+#: Maximum number of ranks searched for a line.
 _MAX_RANKS = 4
 _BACKWARD_FILES = ("torch/_tensor.py", "torch/autograd/__init__.py")
 _BACKWARD = "backward"
@@ -50,25 +49,25 @@ _READ = "read"
 _Frame = tuple[str, int, str]
 _OPERATORS, _KERNELS = "cpu_op", "kernel"
 _COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread")
-#: Ranks that a late one is compared with, and ranks that are searched for a line.
+#: Maximum number of ranks that a late rank is compared with, and that are searched for a line.
 _MAX_OTHERS, _MAX_LINE_RANKS = 8, 4
 #: An operator is extra if it runs this much more often, at least this often per step.
 _MIN_COUNT_RATIO, _MIN_COUNT = 1.05, 0.1
-#: Share of a delay that extra operators explain, to be its reason.
+#: Minimum share of a delay that extra operators must explain to be its reason.
 _MIN_DELAY_RATIO = 0.3
 _MAX_NAMED = 3
-#: Share of the weight of all lines that one line has, to be named.
+#: Minimum share of the total weight for a line to be reported.
 _MIN_LINE_RATIO = 0.3
 _FindSpans = Callable[[Run, RankTracks], Intervals]
 
 
 def locate_loader(run: Run | None, ranks: Sequence[int] = ()) -> SourceLocation | None:
-    """Return the line that takes the time of fetching a batch, else the line that asks for it."""
+    """Return the line that spends the time fetching a batch, else the line that requests the batch."""
     return _locate(run, ranks, lambda run, rank, lines: lines.find_within(read_loader_spans(run, rank)))
 
 
 def locate_device_waits(run: Run | None, ranks: Sequence[int] = ()) -> SourceLocation | None:
-    """Return the line that waits for the device for the longest time."""
+    """Return the line that waits longest for the device."""
     return _locate(run, ranks, lambda run, rank, lines: lines.find_callers(read_host_calls(run, rank).sync))
 
 
@@ -83,7 +82,7 @@ def locate_backward(run: Run | None, ranks: Sequence[int] = ()) -> SourceLocatio
 
 
 def weigh_lines(run: Run, rank: int, spans: Intervals) -> Mapping[SourceLocation, float]:
-    """Return the lines of a rank's program during the spans, each with its weight; empty without stacks.
+    """Return the program lines during the spans, each with its weight; empty without stacks.
 
     Raises:
         BadInput: a table is damaged.
@@ -95,7 +94,7 @@ def weigh_lines(run: Run, rank: int, spans: Intervals) -> Mapping[SourceLocation
 def _locate(
     run: Run | None, ranks: Sequence[int], find: Callable[[Run, int, "_Lines"], SourceLocation | None]
 ) -> SourceLocation | None:
-    """Return what ``find`` returns for the first rank with a line; None if the run has been moved away."""
+    """Return the result of ``find`` for the first rank with a line; None if the run's files are gone."""
     if run is None:
         return None
     try:
@@ -125,7 +124,7 @@ def _find_waiting_reads(run: Run, rank: int) -> Intervals:
 
 
 def choose_line(weights: Mapping[SourceLocation, float]) -> tuple[SourceLocation, float] | None:
-    """Return the heaviest line of the heaviest function, and the weight of that function."""
+    """Return the heaviest line of the heaviest function, and the function's weight."""
     functions: defaultdict[tuple[str, str], float] = defaultdict(float)
     for location, weight in weights.items():
         functions[location.file, location.function] += weight
@@ -137,14 +136,14 @@ def choose_line(weights: Mapping[SourceLocation, float]) -> tuple[SourceLocation
 
 
 class _Lines(Protocol):
-    """Lines of one rank's program."""
+    """Program lines of one rank."""
 
     @property
     def is_known(self) -> bool:
         """Return True if the recording shows any line of the user's program."""
 
     def find_within(self, spans: Intervals) -> SourceLocation | None:
-        """Return the line on which most of the time of the spans is spent, else the one that called them."""
+        """Return the line with most of the spans' time, else the line that called them."""
 
     def find_callers(self, spans: Intervals) -> SourceLocation | None:
         """Return the line that made most of these calls."""
@@ -153,7 +152,7 @@ class _Lines(Protocol):
         """Return the line that calls backward."""
 
     def weigh(self, spans: Intervals) -> Mapping[SourceLocation, float]:
-        """Return how much of the spans each line takes, in any unit."""
+        """Return each line's part of the spans, in any unit."""
 
 
 class _SampledLines(Struct, frozen=True, dict=True):
@@ -170,7 +169,7 @@ class _SampledLines(Struct, frozen=True, dict=True):
         return self._vote(self._stacks[self._are_within(spans) & ~self._is_read], self._innermost)
 
     def find_callers(self, spans: Intervals) -> SourceLocation | None:
-        """A read is noted right before its call."""
+        """A read is recorded right before its call."""
         reads = np.flatnonzero(self._is_read)
         place = np.searchsorted(self._times[reads], spans[:, 0], side="right") - 1
         found = reads[place[place >= 0]]
@@ -274,7 +273,7 @@ class _TracedLines(Struct, frozen=True, dict=True):
         return max(votes, key=votes.__getitem__) if (votes := self.weigh(spans)) else None
 
     def weigh(self, spans: Intervals) -> Mapping[SourceLocation, float]:
-        """Return the time of the longest spans by the innermost function that holds them."""
+        """Return the longest spans' time by the innermost function that contains them."""
         votes: Counter[int] = Counter()
         calls = self._user_calls
         longest = np.argsort(spans[:, 0] - spans[:, 1], kind="stable")[:_MAX_SPANS]
@@ -312,7 +311,7 @@ class _TracedLines(Struct, frozen=True, dict=True):
 
 
 class _UserCalls(Struct, frozen=True, kw_only=True):
-    """Calls of the user's functions; ``number`` is the place of the function in ``locations``."""
+    """Calls of user functions; ``number``: position of the function in ``locations``."""
 
     begin_ns: Int64s
     end_ns: Int64s
@@ -325,7 +324,7 @@ def _is_backward_call(name: str) -> bool:
 
 
 class ExtraOperator(Struct, frozen=True, kw_only=True):
-    """An operator that a rank runs more often: times per step, there and in the median of the other ranks."""
+    """An operator that a rank runs more often: calls per step, there and in the median of the other ranks."""
 
     name: str
     count: float
@@ -333,24 +332,24 @@ class ExtraOperator(Struct, frozen=True, kw_only=True):
 
 
 class LineShare(Struct, frozen=True, kw_only=True):
-    """A line of the program, and its share of the time that was looked at."""
+    """A program line, and its share of the examined time."""
 
     location: SourceLocation
     share: float
 
 
 def name_place(location: SourceLocation) -> str:
-    """Return a line in words, such as ``train.py:65 (main)``."""
+    """Format a line, such as ``train.py:65 (main)``."""
     return printable(f"{location.file}:{location.line} ({location.function})")
 
 
 def find_extra_operators(
     run: Run | None, tracks: Sequence[RankTracks], late: Sequence[int], delay_ns: float
 ) -> list[ExtraOperator]:
-    """Return up to three operators that the first late rank runs more often, those that take longest first.
+    """Return up to three operators that the first late rank runs more often, most time-consuming first.
 
-    Nothing is returned if they explain too little of the delay per step, on the host and on the device, or if
-    the run has been moved away.
+    Empty if they explain too little of the delay per step, on the host and on the device, or if the run's
+    files are gone.
     """
     mine = [each for each in tracks if each.rank in late[:1]]
     others = [each for each in tracks if each.rank not in late][:_MAX_OTHERS]
@@ -369,7 +368,7 @@ def find_extra_operators(
 def _compare_uses(
     run: Run, mine: RankTracks, others: Sequence[RankTracks], category: str
 ) -> dict[ExtraOperator, float]:
-    """Return what ``mine`` runs more often, and how long that takes per step."""
+    """Return the operators that ``mine`` runs more often, and their time per step."""
     uses, others_uses = _sum_uses(run, mine, category), [_sum_uses(run, each, category) for each in others]
     extra: dict[ExtraOperator, float] = {}
     for name, (count, duration_ns) in uses.items():
@@ -381,7 +380,7 @@ def _compare_uses(
 
 
 def _sum_uses(run: Run, tracks: RankTracks, category: str) -> Mapping[str, tuple[float, float]]:
-    """Return how often and how long each operator runs per step."""
+    """Return each operator's calls and time per step."""
     view, rows = _select_outermost(run, tracks, category)
     names, codes = view.coded(np.flatnonzero(rows))
     counts = np.bincount(codes, minlength=len(names))
@@ -394,7 +393,7 @@ def _sum_uses(run: Run, tracks: RankTracks, category: str) -> Mapping[str, tuple
 
 
 def _select_outermost(run: Run, tracks: RankTracks, category: str) -> tuple[EventView, Mask]:
-    """Return the events of a category, and mark those in the steps that are not inside another."""
+    """Return a category's events, and a mask of the outermost events in the steps."""
     view = EventView(run.table(tracks.rank, "events", _COLUMNS), {category})
     in_steps = tracks.host_steps.step_at(tracks.clock.common(view.spans[:, 0])) >= 0
     if category == _KERNELS:
@@ -409,7 +408,7 @@ def _select_outermost(run: Run, tracks: RankTracks, category: str) -> tuple[Even
 def locate_extra_operators(
     run: Run | None, tracks: Sequence[RankTracks], late: Sequence[int], extra: Sequence[ExtraOperator]
 ) -> SourceLocation | None:
-    """Return the line from which a late rank runs most of what others do not; None if none is known."""
+    """Return the line from which a late rank runs most of its extra operators; None if unknown."""
     names = {each.name for each in extra}
 
     def find_spans(run: Run, each: RankTracks) -> Intervals:
@@ -421,15 +420,15 @@ def locate_extra_operators(
 
 
 def locate_idle(run: Run | None, tracks: Sequence[RankTracks], late: Sequence[int] = ()) -> LineShare | None:
-    """Return the line on which hosts spend most of the time in no operator, call or wait.
+    """Return the line on which hosts spend most of the time outside operators, calls and waits.
 
-    With ``late`` ranks, it is the one on which they spend more of it than the others.
+    With ``late`` ranks, return the line on which they spend more of this time than the others.
     """
     return _find_line(run, tracks, late, _find_idle_spans)
 
 
 def _find_idle_spans(run: Run, tracks: RankTracks) -> Intervals:
-    """Return when the host is in no operator, call, batch or wait, on the rank's own clock."""
+    """Return when the host is outside operators, calls, batches and waits, on the rank's own clock."""
     events = decode_events(run.table(tracks.rank, "events", _COLUMNS))
     view = EventView(events, CALL_CATEGORIES | {_OPERATORS})
     operators = view.match_categories(_OPERATORS)
@@ -462,7 +461,7 @@ def _find_line(
 def _average_weights(
     run: Run, ranks: Sequence[RankTracks], find_spans: _FindSpans
 ) -> dict[SourceLocation, float]:
-    """Return the mean weight of each line over the ranks."""
+    """Return each line's mean weight over ranks."""
     weights: defaultdict[SourceLocation, float] = defaultdict(float)
     for each in ranks:
         for line, weight in weigh_lines(run, each.rank, find_spans(run, each)).items():

@@ -1,16 +1,15 @@
 """Measure one rank: what blocked it and when, its step ledger, and its compute.
 
-The kernels of the steps are summed by name: alone, and concurrent with collectives. For each kernel, with o
-the part of its duration d in which a collective ran:
+Kernels in steps are summed by name: alone, and concurrent with collectives. For each kernel, with o = the
+part of its duration d in which a collective ran:
 
     alone         o <= 1 % of d        overlapped    o >= 50 % of d
     excess        d - median duration of at least two kernels that do the same work alone
 
 Kernels do the same work if they and their three neighbours on each side have the same names. On CPU ranks,
-the outermost operators of the main thread are used instead of kernels, and a collective counts from its last
-arrival on.
+the main thread's outermost operators replace kernels, and a collective counts from its last arrival.
 
-Totals of the device over the entire trace are on the clock of the rank, and without steps.
+Device totals over the entire trace are on the rank's own clock and ignore steps.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +63,7 @@ OTHER_KERNELS = "(others)"
 #: around collectives. Sums over the steps: ``total_ns``; ``beside_ns``, its part concurrent with a
 #: collective; ``judged_beside_ns`` and ``excess_ns`` over the ``judged_count`` kernels that are not alone and
 #: have a known duration when alone; ``uncovered_ns``, the part of copies without concurrent compute. Medians
-#: are NaN if there is no value.
+#: are NaN without values.
 KERNEL_COLUMNS = (
     "rank",
     "name",
@@ -85,7 +84,7 @@ _ROLES = ("compute", "copy", "memcpy")
 
 
 class RankWork(Struct, frozen=True, kw_only=True):
-    """Work of one rank on the common clock.
+    """One rank's work on the common clock.
 
     ``blocked``: intervals blocked by a collective. ``copies``: copies outside compute and blocked time.
     ``kernels``: launch, duration and end of each compute kernel of a device, sorted by launch. ``begin_ns``:
@@ -100,7 +99,7 @@ class RankWork(Struct, frozen=True, kw_only=True):
     kernels: Int64s
 
     def sum_launched_compute(self, starts: Int64s, ends: Int64s) -> Int64s:
-        """Return the duration of the kernels launched in each interval, regardless of when they ran."""
+        """Return the total duration of the kernels launched in each interval, regardless of when they ran."""
         total = np.concatenate(([0], np.cumsum(self.kernels[:, 1])))
         low, high = (np.searchsorted(self.kernels[:, 0], bound) for bound in (starts, ends))
         return np.maximum(0, total[high] - total[low])
@@ -118,7 +117,7 @@ class RankWork(Struct, frozen=True, kw_only=True):
 
 
 def make_rank_work(activity: RankActivity, exposure: RankExposure, begin_ns: int) -> RankWork:
-    """Return the work of a measured rank, for comparison with other ranks."""
+    """Return a measured rank's work, for comparison with other ranks."""
     blocked = union(exposure.waiting, exposure.moving)
     order = np.argsort(activity.kernels[:, 0], kind="stable")
     launch, start, end = activity.kernels[order].T
@@ -160,7 +159,7 @@ def analyse_rank(
     uncertainty_ns: int,
     recording_start_ns: Callable[[str], int],
 ) -> RankResult:
-    """Return exposure and ledger of one rank on the common clock.
+    """Return one rank's exposure and ledger on the common clock.
 
     Args:
         timeline: Timeline of the rank.
@@ -234,7 +233,7 @@ def _find_steps(
 
 
 def _find_startup_waits(rows: Columns, step: Int64s, recording_start_ns: Callable[[str], int]) -> Mask:
-    """Mark collectives that waited mostly before all their ranks were recording.
+    """Mark collectives that waited mostly before all of their ranks were recording.
 
     The trace shows why a rank was late only from the start of its recording.
     """
@@ -251,9 +250,9 @@ def _find_startup_waits(rows: Columns, step: Int64s, recording_start_ns: Callabl
 
 
 class RecordingStarts:
-    """Look up when all loaded ranks of a group were recording; the ranks of each group are parsed once.
+    """Looks up when all of a group's loaded ranks were recording; each group's ranks are parsed once.
 
-    ``by_rank``: start of the recording of each loaded rank, on the common clock.
+    ``by_rank``: start of each loaded rank's recording, on the common clock.
     """
 
     def __init__(self, by_rank: Mapping[int, int]) -> None:
@@ -262,7 +261,7 @@ class RecordingStarts:
         self._by_group: dict[str, int] = {}
 
     def find_start_ns(self, group: str) -> int:
-        """Return the latest start of the ranks of a group; of all ranks if they are unknown."""
+        """Return the latest start over a group's ranks, or over all ranks if they are unknown."""
         if group not in self._by_group:
             starts = (self._by_rank[rank] for rank in parse_group_ranks(group) if rank in self._by_rank)
             self._by_group[group] = max(starts, default=self._latest)
@@ -270,7 +269,7 @@ class RecordingStarts:
 
 
 def find_recording_start(timeline: RankTimeline) -> int:
-    """Return the start of a rank's recording: its first event plus the host time of its first driver call.
+    """Return the start of a rank's recording: its first event plus its first driver call's host time.
 
     The first call into a profiled driver may take 0.3 s while the device is idle.
     """
@@ -329,7 +328,7 @@ def sum_kernels(timeline: RankTimeline, collectives: Columns) -> Columns:
 
 
 def _measure_alone(kind: Int64s, duration: Int64s, is_alone: Mask) -> Floats:
-    """Return how long each kernel takes when it runs alone; NaN if unknown."""
+    """Return each kernel's duration when running alone; NaN if unknown."""
     kinds = int(kind.max()) + 1 if len(kind) else 0
     normal = group_medians(kind[is_alone], duration[is_alone], kinds)
     normal[np.bincount(kind[is_alone], minlength=kinds) < _MIN_ALONE] = np.nan
@@ -337,7 +336,7 @@ def _measure_alone(kind: Int64s, duration: Int64s, is_alone: Mask) -> Floats:
 
 
 def _group_by_name(named: NamedWork, in_steps: Mask) -> tuple[Int64s, list[str], list[str]]:
-    """Return the row of each kernel, and name and role of each row; small names share one row."""
+    """Return each kernel's row, and each row's name and role; small names share one row."""
     role = named.copies.astype(np.int64) + named.memcpy
     pairs, row = np.unique(named.code[in_steps] * len(_ROLES) + role[in_steps], return_inverse=True)
     names = [named.names[pair // len(_ROLES)] for pair in pairs.tolist()]
@@ -353,14 +352,16 @@ def _group_by_name(named: NamedWork, in_steps: Mask) -> tuple[Int64s, list[str],
     return group[row], [*(names[i] for i in keep), OTHER_KERNELS], [*(roles[i] for i in keep), _ROLES[0]]
 
 
-#: Neighbouring names on each side: enough to distinguish a GEMM of the forward from one of the backward.
+#: Neighbouring names on each side: enough to distinguish forward GEMMs from backward GEMMs.
 _NEIGHBOURS = 3
 _Hashes = npt.NDArray[np.uint64]
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def group_same_work(code: Int64s) -> Int64s:
-    """Return a group number per kernel, equal for kernels that do the same work; ``code``: names in order."""
+    """Return a group number per kernel, equal for kernels that do the same work; ``code``: name codes in
+    order.
+    """
     padding = np.full(_NEIGHBOURS, -1, dtype=np.int64)
     words = _mix_bits(np.concatenate((padding, code, padding)).astype(np.uint64))
     hashed = np.zeros(len(code), dtype=np.uint64)
@@ -377,7 +378,7 @@ def _mix_bits(values: _Hashes) -> _Hashes:
 
 
 def group_medians(group: Int64s, values: Int64s, groups: int) -> Floats:
-    """Return the median of the values of each group 0 ... groups - 1; NaN for an empty group."""
+    """Return each group's median, for groups 0 ... groups - 1; NaN for an empty group."""
     medians = np.full(groups, np.nan)
     found = Groups(group)
     medians[group[found.first]] = found.median(values)
@@ -385,10 +386,10 @@ def group_medians(group: Int64s, values: Int64s, groups: int) -> Floats:
 
 
 class DeviceTotals(Struct, frozen=True, kw_only=True):
-    """Total time of each kind, from the start of the first kernel or copy to the end of the last.
+    """Total time of each kind, from the start of the first kernel or copy to the end of the last one.
 
-    Compute, communication and memory may overlap, so they need not sum to the span; idle is the rest of it.
-    ``overlapped_ns`` is the communication hidden by compute.
+    Compute, communication and memory may overlap, so they need not sum to the span; idle is the rest of the
+    span. ``overlapped_ns``: communication hidden by compute.
     """
 
     rank: int
@@ -408,7 +409,7 @@ class DeviceTotals(Struct, frozen=True, kw_only=True):
 def measure_device_totals(
     run: Run, ranks: Sequence[int] | None = None
 ) -> tuple[list[DeviceTotals], list[Gap]]:
-    """Return totals of the ranks whose trace has device work, and gaps for the others."""
+    """Return the totals of ranks with device work in their trace, and gaps for other ranks."""
     timelines, gaps = load_timelines(run, WindowPolicy.TRACE)
     selected = [timeline for timeline in timelines if ranks is None or timeline.rank in ranks]
     totals: list[DeviceTotals] = []

@@ -1,12 +1,12 @@
-"""Find the steps of the time window on one rank, and phase and micro-batch at an instant of its host.
+"""Find one rank's steps in the time window, and the phase and micro-batch at a moment of its host.
 
-Steps are host marks, moved to the end of the work each step launched. Work belongs to the step that launched
-it, according to the host call, or else to the device's own step range on that stream.
+Steps are host marks, moved to the end of the work that each step launched. Work belongs to the step that
+launched it, according to its host call or else the device's own step range on the stream.
 
-Phases follow from the evidence in the events. Ranges of the program are the best: FSDP1's and FSDP2's hooks,
-DDP's forward, the recorder's marks. Next is autograd: ``autograd::engine::evaluate_function`` encloses every
-node of a backward, and all other work on an autograd thread is backward too. A forward is recomputation if it
-runs on an autograd thread, or visits only some of the units of the previous forward.
+Phases follow from evidence in the events. Program ranges are the best: FSDP1's and FSDP2's hooks, DDP's
+forward, the recorder's marks. Next is autograd: ``autograd::engine::evaluate_function`` encloses every
+backward node, and all other work on an autograd thread is backward, too. A forward pass is recomputation if
+it runs on an autograd thread, or visits only some of the previous forward's units.
 """
 
 import re
@@ -31,7 +31,7 @@ _FSDP1 = r"FullyShardedDataParallel\._?"
 _FORWARD = re.compile(
     rf"FSDP::(root_)?(pre|post)_forward\b.*|{_FSDP1}(root_)?(pre|post)_forward|DistributedDataParallel\.forward"
 )
-#: FSDP2 names the unit; only the start of a forward indicates a new one.
+#: FSDP2 names the unit; only the start of a forward pass indicates a new unit.
 _UNIT_FORWARD = re.compile(r"FSDP::(root_)?pre_forward\b.*\(.+\).*")
 _BACKWARD = re.compile(
     rf"FSDP::(root_)?(pre|post)_backward.*|{_FSDP1}(pre|post)_backward_hook(_reshard_only)?"
@@ -42,18 +42,17 @@ _OPTIMIZER = re.compile(r"Optimizer\.step#.*")
 _STEP = re.compile(r"ProfilerStep#.*")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#.*")
 _NODE = re.compile(r"autograd::engine::evaluate_function\b.*")
-#: The thread of the training loop runs at least this share of the operators.
+#: The training-loop thread runs at least this share of the operators.
 _PROGRAM_RATIO = 0.05
 _AUTOGRAD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*|aten::\w*backward\w*")
 _OPERATOR = re.compile(r"aten::\w+|c10d::\w*all_?gather\w*")
 UNKNOWN_PHASE = "unknown"
 BY_RANGES, BY_AUTOGRAD = "ranges", "autograd"
-#: Maximum number of ranges, starting later and ending earlier, that are skipped to find one that contains an
-#: instant.
+#: Maximum number of later-starting, earlier-ending ranges skipped to find a range that contains a moment.
 _MAX_NESTING = 64
 #: Placeholder for the start of a range that does not exist.
 _NO_RANGE = np.iinfo(np.int64).min
-#: Phase and method of the first condition that holds, in the order of the conditions in ``_find_phases``.
+#: Phase and method for the conditions in ``_find_phases``, in order; the first that holds counts.
 _PHASES_AND_METHODS = (
     (Phase.OPTIMIZER.value, BY_RANGES),
     (Phase.BACKWARD.value, BY_RANGES),
@@ -97,7 +96,7 @@ class StepWindows(Struct, frozen=True, kw_only=True):
         return self.select(np.isin(self.number, numbers))
 
     def step_at(self, times_ns: Int64s) -> Int64s:
-        """Return the step that contains each instant; -1 outside of all steps."""
+        """Return the step that contains each moment; -1 outside all steps."""
         if not len(self):
             return np.full(len(times_ns), -1, dtype=np.int64)
         index = np.searchsorted(self.begin_ns, times_ns, side="right") - 1
@@ -106,7 +105,7 @@ class StepWindows(Struct, frozen=True, kw_only=True):
 
 
 def read_step_windows(marks: Columns, steps: Sequence[int]) -> StepWindows:
-    """Return the ``steps`` that have both marks and a positive length."""
+    """Return the ``steps`` with both marks and a positive length."""
     begins, ends = read_mark_times(marks, "step_begin"), read_mark_times(marks, "step_end")
     both = sorted(
         (begins[step], ends[step], step)
@@ -126,12 +125,11 @@ def make_single_step(number: int, begin_ns: int, end_ns: int) -> StepWindows:
 def move_to_work_end(host: StepWindows, launched_ns: Int64s, ended_ns: Int64s) -> StepWindows:
     """Move each step boundary to the end of the device work launched before it.
 
-    The host runs ahead of its device, so the host's marks alone would count the last kernels of a step in the
-    next one.
+    The host runs ahead of its device, so host marks alone would count a step's last kernels in the next step.
 
     Args:
-        host: Steps by the host's marks.
-        launched_ns: Launch time of each kernel and copy.
+        host: Steps by host marks.
+        launched_ns: Each kernel's and copy's launch time.
         ended_ns: Its end.
     """
     order = np.argsort(launched_ns, kind="stable")
@@ -151,9 +149,9 @@ def read_mark_times(marks: Columns, kind: str) -> dict[int, int]:
 
 
 class ThreadTimes(Struct, frozen=True, kw_only=True):
-    """What the training loop's thread did in a step: time on a processor, and ready but without one.
+    """The training-loop thread's times in a step: on a processor, and ready but without one.
 
-    ``queued_ns`` is 0 where the system does not tell it; that time then counts as blocked.
+    ``queued_ns`` is 0 where the system does not report it; that time then counts as blocked.
     """
 
     cpu_ns: int
@@ -161,7 +159,7 @@ class ThreadTimes(Struct, frozen=True, kw_only=True):
 
 
 def read_thread_times(marks: Columns) -> dict[int, ThreadTimes]:
-    """Return the times of the training loop's thread in each step that has them."""
+    """Return the training-loop thread's times in each step that has them."""
     kinds, numbers, cpu_times, queued_times = (
         marks[name].tolist() for name in ("kind", "number", "thread_cpu_ns", "thread_queued_ns")
     )
@@ -184,9 +182,9 @@ def read_thread_times(marks: Columns) -> dict[int, ThreadTimes]:
 class RankSteps(Struct, frozen=True, kw_only=True):
     """Steps of a rank: ``steps`` are split by the ledger, ``host_steps`` are when their work was launched.
 
-    ``program``: the steps of the program by the host's marks, even if the window is a single interval over
-    several of them; None if they are not marked. ``unknown``: steps left out of both because the trace ends
-    before the work that they launched.
+    ``program``: the program's steps by host marks, even if the window is a single interval over several
+    steps; None if not marked. ``unknown``: steps left out of both because the trace ends before the work that
+    they launched.
     """
 
     steps: StepWindows
@@ -197,7 +195,7 @@ class RankSteps(Struct, frozen=True, kw_only=True):
 
 
 def find_step_windows(marks: Columns, steps: Sequence[int], activity: RankActivity) -> RankSteps:
-    """Return the steps by their marks; on a device, boundaries move to the end of the work of each step."""
+    """Return the marked steps; on a device, boundaries move to the end of each step's work."""
     source = _read_source(marks)
     if activity.on_device and source == WHOLE_TRACE:
         return find_trace_windows(activity)
@@ -217,14 +215,14 @@ def find_step_windows(marks: Columns, steps: Sequence[int], activity: RankActivi
 
 
 def find_trace_windows(activity: RankActivity) -> RankSteps:
-    """Return a single step over all work of the device, or from first to last event of a CPU rank."""
+    """Return a single step over all device work, or from a CPU rank's first to last event."""
     active = activity.work if activity.on_device else activity.coverage
     steps = _span_step(active)
     return RankSteps(steps=steps, host_steps=_span_step(activity.coverage), source=WHOLE_TRACE)
 
 
 def find_program_steps(marks: Columns, steps: Sequence[int]) -> StepWindows | None:
-    """Return the steps that the program marked, or None if it marked none."""
+    """Return the steps marked by the program, or None without marks."""
     return None if _read_source(marks) == WHOLE_TRACE else read_step_windows(marks, steps)
 
 
@@ -242,7 +240,7 @@ def _read_source(marks: Columns) -> str:
 def assign_work_to_steps(activity: RankActivity, host: StepWindows) -> Intervals:
     """Return launch and end of all work that can be assigned to a step.
 
-    Work is assigned by its host call, or else by the device's own step range on that stream. Remaining work
+    Work is assigned by its host call, or else by the device's own step range on the stream. Remaining work
     that ran before all work with a known launch was launched before the recording started. Other work is left
     out.
     """
@@ -276,11 +274,11 @@ def _find_device_steps(activity: RankActivity, host: StepWindows) -> Int64s:
 class PhaseEvidence(Struct, frozen=True, kw_only=True):
     """Spans of one rank's host.
 
-    ``forward`` and ``backward`` are ranges recorded by the program, ``ahead_*`` prefetches for these passes,
-    ``autograd`` nodes of backward passes, ``optimizer`` optimizer steps. ``recompute``: forwards repeated in
-    a backward, according to threads and units; ``forward`` excludes them. ``operators``: operators of the
-    program's thread outside autograd and the optimizer, including gathers. All are disjoint sets, except
-    ``forward``, ``recompute`` and ``backward``, which may be nested.
+    ``forward`` and ``backward``: ranges recorded by the program; ``ahead_*``: prefetches for these passes;
+    ``autograd``: nodes of backward passes; ``optimizer``: optimizer steps. ``recompute``: forward passes
+    repeated in a backward pass, according to threads and units; not in ``forward``. ``operators``: operators
+    of the program's thread outside autograd and the optimizer, including gathers. Each is a set of disjoint
+    intervals, except ``forward``, ``recompute`` and ``backward``, which may be nested.
     """
 
     forward: Intervals = EMPTY
@@ -294,7 +292,7 @@ class PhaseEvidence(Struct, frozen=True, kw_only=True):
 
     @property
     def in_backward(self) -> Intervals:
-        """Intervals in which a backward certainly ran, according to the program or autograd."""
+        """Intervals in which a backward pass certainly ran, according to the program or autograd."""
         return union(self.backward, self.autograd)
 
     def on(self, clock: RankClock) -> "PhaseEvidence":
@@ -324,7 +322,7 @@ def collect_phase_evidence(
     backwards, forwards, optimizers = (
         view.match_names(named, pattern.fullmatch) for pattern in (_BACKWARD, _FORWARD, _OPTIMIZER)
     )
-    # The threads of backwards, without the program's own: a CPU rank runs backwards there too.
+    # Backward threads, without the program's own thread, on which CPU ranks run backward passes, too.
     rows = np.flatnonzero(forwards)
     first = view.thread[rows[np.argsort(view.spans[rows, 0], kind="stable")][:1]]
     threads = np.setdiff1d(view.thread[nodes | backwards], [program, *first.tolist()])
@@ -348,10 +346,10 @@ def collect_phase_evidence(
 
 
 def _find_partial_forwards(view: EventView, forwards: Mask, backwards: Mask, optimizers: Mask) -> Mask:
-    """Mark forwards after a backward that visit only some of the units of the previous forward.
+    """Mark forward passes after a backward pass that visit only some of the previous forward's units.
 
-    A run of forwards ends where a backward or an optimizer step starts. After an optimizer step there is
-    nothing to recompute.
+    A run of forward passes ends where a backward pass or an optimizer step starts. After an optimizer step,
+    there is nothing to recompute.
     """
     is_partial = np.zeros(len(forwards), dtype=np.bool_)
     rows = np.flatnonzero(forwards)
@@ -375,10 +373,10 @@ def _find_partial_forwards(view: EventView, forwards: Mask, backwards: Mask, opt
 
 
 def find_program_thread(view: EventView) -> int:
-    """Return the thread of the training loop: it has the step marks, else the optimizer or most operators.
+    """Return the training-loop thread: the one with step marks, else with the optimizer or most operators.
 
-    If an autograd thread recomputes, it runs more operators than the program's thread. So the busiest thread
-    without backward nodes is used, unless such threads hardly run any (on a CPU one thread may run
+    A recomputing autograd thread runs more operators than the program's thread. So the busiest thread without
+    backward nodes is used, unless such threads hardly run any operators (on a CPU, one thread may run
     everything).
     """
     named, operators = view.match_categories("user_annotation"), view.match_categories("cpu_op")
@@ -394,10 +392,10 @@ def find_program_thread(view: EventView) -> int:
 
 
 def _read_marked_phases(marks: Columns, begin_ns: int) -> dict[Phase, Intervals]:
-    """Return the spans from each mark of a phase to the next; a recomputation is part of its backward.
+    """Return the spans from each phase mark to the next; a recomputation is part of its backward pass.
 
-    Only marks since the first event count, because a recorder may mark phases only in its memory window,
-    which does not help for the timed steps.
+    Only marks since the first event count: a recorder may mark phases only in its memory window, which does
+    not help with the timed steps.
     """
     rows = marks.at(marks.texts("kind").equals("phase") & (marks.ints("time_ns") >= begin_ns))
     rows = rows.at(np.argsort(rows.ints("time_ns"), kind="stable"))
@@ -408,7 +406,7 @@ def _read_marked_phases(marks: Columns, begin_ns: int) -> dict[Phase, Intervals]
 
 
 def _merge_rows(*sets: Intervals) -> Int64s:
-    """Return all rows sorted by start; nested ones are not merged."""
+    """Return all rows sorted by start, without merging nested rows."""
     rows = np.concatenate(sets)
     return rows[np.argsort(rows[:, 0], kind="stable")]
 
@@ -416,16 +414,16 @@ def _merge_rows(*sets: Intervals) -> Int64s:
 def locate_instants(
     evidence: PhaseEvidence, times_ns: Int64s, steps: Intervals
 ) -> tuple[list[str], list[str], Int64s]:
-    """Return the phase at each instant, the method that found it, and the micro-batch, -1 if unknown.
+    """Return the phase at each moment, the method that found it, and the micro-batch, -1 if unknown.
 
-    ``steps`` has the step of each instant, by the host's marks.
+    ``steps``: each moment's step, by host marks.
     """
     phases, methods = _find_phases(evidence, times_ns, steps[:, 0])
     return phases, methods, _count_micro_batches(evidence, times_ns, steps)
 
 
 def _find_phases(evidence: PhaseEvidence, times: Int64s, step_begins: Int64s) -> tuple[list[str], list[str]]:
-    """Return the phase by the innermost range, else by autograd, else by what ran last in the step."""
+    """Return the phase from the innermost range, else from autograd, else from what ran last in the step."""
     backward = _find_innermost(evidence.backward, times)
     recomputing = _find_innermost(evidence.recompute, times)
     forward = np.maximum(_find_innermost(evidence.forward, times), recomputing)
@@ -454,24 +452,24 @@ def _find_phases(evidence: PhaseEvidence, times: Int64s, step_begins: Int64s) ->
 
 
 def _find_last_begin(spans: Intervals, times: Int64s) -> Int64s:
-    """Return the latest start among these spans, at each instant; -1 before all of them."""
+    """Return the latest start among these spans at each moment; -1 before all spans."""
     last = np.searchsorted(spans[:, 0], times, side="right")
     return np.concatenate(([-1], spans[:, 0]))[last]
 
 
 def _is_inside(spans: Intervals, times: Int64s) -> Mask:
-    """Mark the instants that lie in one of these spans (sorted by start)."""
+    """Mark the moments that lie in one of these spans (sorted by start)."""
     return _find_innermost(spans, times) != _NO_RANGE
 
 
 def _find_innermost(spans: Intervals, times: Int64s) -> Int64s:
-    """Return the start of the innermost span that contains each instant, else ``_NO_RANGE``."""
+    """Return the start of the innermost span that contains each moment, else ``_NO_RANGE``."""
     innermost = np.full(len(times), _NO_RANGE, dtype=np.int64)
     max_end = np.maximum.accumulate(spans[:, 1])
     row = np.searchsorted(spans[:, 0], times, side="right") - 1
     pending = np.flatnonzero(row >= 0)
     for _ in range(_MAX_NESTING):
-        # an instant after the end of this span and all earlier spans is in none of them
+        # a moment after the ends of this and all earlier spans is in none of them
         pending = pending[(row[pending] >= 0) & (times[pending] < max_end[row[pending]])]
         if not len(pending):
             break
@@ -483,11 +481,12 @@ def _find_innermost(spans: Intervals, times: Int64s) -> Int64s:
 
 
 def _count_micro_batches(evidence: PhaseEvidence, times_ns: Int64s, steps: Intervals) -> Int64s:
-    """Return the micro-batch at each instant: forwards since the first backward of the step.
+    """Return the micro-batch at each moment: the number of forward passes since the step's first backward
+    pass.
 
-    Work after the last backward of a step is not another micro-batch, because it has no backward.
+    Work after a step's last backward pass is not another micro-batch, because it has no backward pass.
     """
-    # The starts of forwards that follow a backward, and of backwards that follow a forward.
+    # The starts of forward passes that follow a backward pass, and vice versa.
     backward = evidence.in_backward
     forward = evidence.forward if len(evidence.forward) else evidence.operators
     if len(evidence.forward) and len(backward):  # without those that start within a backward

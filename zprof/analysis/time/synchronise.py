@@ -2,10 +2,9 @@
 
 The three depend on each other: the check needs no clocks (no rank leaves before all have entered, for any
 offsets), the clocks need matched collectives, and matches that still contradict are refused. Groups with a
-stated sequence come first, then groups that lack nothing; their clocks, and the clocks of pings, help to
-match the others.
+stated sequence come first, then complete groups; their clocks, and ping clocks, help to match the others.
 
-Local time minus offset is the clock of the first rank. Offsets are estimated from clock pings if there are
+Local time minus offset is the first rank's clock. Offsets are estimated from clock pings if there are
 any, else from the program's own collectives, per group. Groups that overlap propagate clocks to all ranks,
 the most precise group first. Causality bounds each offset. Ranks of one host share a clock (measured: within
 1 µs), so their difference is 0 unless the bounds forbid it or short collectives clearly contradict it.
@@ -57,7 +56,7 @@ from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
 
 SAME_HOST_UNCERTAINTY_NS = 2_000
-#: More ranks without a common clock share one gap.
+#: Maximum number of ranks without a common clock that get their own gap.
 _MAX_CLOCK_GAPS = 8
 _ONE_HOST = "one host, one clock"
 #: Votes contradict the shared clock of a host if they differ by more than this many uncertainties.
@@ -69,9 +68,9 @@ TIME_COLUMNS = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_
 
 
 class ClockLink(Struct, frozen=True, kw_only=True):
-    """Clocks of the ranks of one table relative to each other; NaN if unknown.
+    """Relative clocks of one table's ranks; NaN if unknown.
 
-    ``order``: sharpness of the source, and median uncertainty; links are followed in this order.
+    ``order``: the source's sharpness and the median uncertainty; links are followed in this order.
     """
 
     name: str
@@ -83,7 +82,7 @@ class ClockLink(Struct, frozen=True, kw_only=True):
 
 
 class ReachedClocks(Struct, kw_only=True):
-    """Clock value and uncertainty of each reached rank, and the link that reached it."""
+    """Each reached rank's clock value and uncertainty, and the link that reached it."""
 
     value: dict[int, float] = field(default_factory=dict)
     uncertainty: dict[int, float] = field(default_factory=dict)
@@ -93,12 +92,12 @@ class ReachedClocks(Struct, kw_only=True):
 def propagate_clocks(
     ranks: Sequence[int], links: Sequence[ClockLink], mates: Mapping[int, Sequence[int]]
 ) -> ReachedClocks:
-    """Propagate clock values from the first rank, whose value is 0, to all ranks that can be reached.
+    """Propagate clock values from the first rank, whose value is 0, to all reachable ranks.
 
     Args:
         ranks: All ranks.
         links: One link per source table.
-        mates: Ranks on the host of each rank, which share its clock; used for ranks that no group reaches.
+        mates: Ranks on each rank's host, which share its clock; used for ranks that no group reaches.
     """
     reached = ReachedClocks(value={ranks[0]: 0.0}, uncertainty={ranks[0]: 0.0})
     links_by_rank: dict[int, list[tuple[tuple[int, float], int]]] = {}
@@ -147,7 +146,7 @@ def _apply_link(link: ClockLink, index: int, reached: ReachedClocks) -> list[int
 
 
 class ClockSource(Struct, frozen=True, kw_only=True):
-    """A table that clocks are estimated from. The source with the lower ``sharpness`` takes precedence."""
+    """A table for estimating clocks. Sources with lower ``sharpness`` take precedence."""
 
     name: str
     sharpness: int
@@ -157,7 +156,7 @@ class ClockSource(Struct, frozen=True, kw_only=True):
 def align_clocks(
     hosts: Mapping[int, str], base: Mapping[int, int], sources: Sequence[ClockSource]
 ) -> tuple[Clocks, list[Gap]]:
-    """Align every rank that can be reached from the first.
+    """Align every rank that is reachable from the first.
 
     Args:
         hosts: Host name by rank; ranks without one do not share a host.
@@ -203,9 +202,9 @@ def _drop_impossible_ranks(source: ClockSource) -> ClockSource:
 def _estimate_drift(
     ranks: Sequence[int], mates: Mapping[int, Sequence[int]], sources: Sequence[ClockSource]
 ) -> dict[int, float]:
-    """Return the drift of each rank; equal for ranks of a host if possible.
+    """Return each rank's drift, equal for ranks on one host if possible.
 
-    Pings that are delayed by busy CPUs look like drift.
+    Pings delayed by busy CPUs look like drift.
     """
     links = []
     for source in sources:
@@ -243,7 +242,7 @@ def _make_link(source: ClockSource, value: Floats, uncertainty: Floats, votes: i
 
 
 def _find_intervals(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dict[int, tuple[float, float]]:
-    """Return the offsets against the first rank that causality allows; for few ranks also through others."""
+    """Return the offsets to the first rank allowed by causality, for few ranks also via other ranks."""
     if len(ranks) > MAX_ALL_PAIRS:
         intervals: dict[int, tuple[float, float]] = {}
         for source in sources:
@@ -269,7 +268,7 @@ def _snap_to_hosts(
     reached: ReachedClocks,
     allowed: Mapping[int, tuple[float, float]],
 ) -> set[int]:
-    """Give the ranks of a host the clock of its first unless they contradict it; return the changed ranks."""
+    """Give a host's ranks the clock of its first rank unless they contradict it; return the changed ranks."""
     snapped: set[int] = set()
     jitter = float(STAMP_JITTER_NS)
     for host_ranks in {host_ranks[0]: host_ranks for host_ranks in mates.values()}.values():
@@ -339,9 +338,9 @@ def _make_clocks(
 class SynchronisedRun(Struct, frozen=True, kw_only=True):
     """All collectives on the common clock, and the clocks.
 
-    ``collectives`` has ``instance`` (equal on all rows of a match, -1 without one), ``matched`` (all ranks of
-    the group are in it) and ``rung`` (how it was matched). ``shifts`` and ``excluded``: how the match was
-    repaired.
+    ``collectives`` has ``instance`` (equal for all rows of a match, -1 without a match), ``matched`` (all of
+    the group's ranks are in the match) and ``rung`` (how it was matched). ``shifts`` and ``excluded``:
+    repairs of the match.
     """
 
     collectives: Columns
@@ -354,12 +353,12 @@ class SynchronisedRun(Struct, frozen=True, kw_only=True):
 def synchronise(
     collectives: Columns, timelines: Sequence[RankWindow], world_size: int | None = None
 ) -> SynchronisedRun:
-    """Move the collectives of ``timelines`` to one clock.
+    """Move the collectives to one clock.
 
     Args:
         collectives: Rows of all ranks with a ``rank`` column, each on its rank's clock.
         timelines: The loaded ranks.
-        world_size: Number of ranks of the job, if known.
+        world_size: The job's number of ranks, if known.
     """
     ranks = sorted(timeline.rank for timeline in timelines)
     hosts = {timeline.rank: timeline.host for timeline in timelines}
@@ -413,9 +412,9 @@ def _move_to_common_clock(collectives: Columns, clocks: Clocks) -> Columns:
 
 
 def make_hints(hosts: Mapping[int, str], base: Mapping[int, int], sources: Sequence[ClockSource]) -> Hints:
-    """Return a function that returns the clock hint for two ranks.
+    """Return a function that gives the clock hint for two ranks.
 
-    Ranks need not share a source: a chain of them connects their clocks. A shared host clock is not a
+    Ranks need not share a source: a chain of sources connects their clocks. A shared host clock is not a
     measurement, so it is a separate field of the hint.
     """
     parts: dict[int, tuple[Clocks, int]] = {}
@@ -447,7 +446,7 @@ def make_hints(hosts: Mapping[int, str], base: Mapping[int, int], sources: Seque
 def _split_by_connection(
     hosts: Mapping[int, str], sources: Sequence[ClockSource]
 ) -> list[tuple[list[int], list[ClockSource]]]:
-    """Return the ranks that sources connect, with these sources; ranks without any are left out."""
+    """Return each set of connected ranks with its sources; ranks without sources are left out."""
     part_of = {rank: rank for rank in hosts}
     for source in sources:
         joined = {part_of[rank] for rank in source.table.ranks}

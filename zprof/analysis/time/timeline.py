@@ -1,4 +1,4 @@
-"""Load the time window of each rank of a run, and report missing data as gaps."""
+"""Load the time window of each of a run's ranks, and report missing data as gaps."""
 
 from collections.abc import Mapping, Sequence
 
@@ -44,13 +44,13 @@ _TABLES = ("events", "collectives", "mark")
 
 
 class RankWindow(Struct, frozen=True, kw_only=True):
-    """Steps of one rank, and what the clocks of all ranks are aligned with.
+    """One rank's steps, and the data to align all ranks' clocks.
 
-    ``host_steps`` are the steps by the host's marks, which launches are assigned to; ``steps`` are the steps
-    that the ledger splits, with boundaries on a device moved to the end of the work of each step. ``source``:
-    what marked them. ``program_steps``: the steps of the program, even if the window is a single interval;
-    None if none is marked. ``unknown_steps``: steps left out because the trace ends before the work that they
-    launched. ``pings``: start and end of each clock ping by its index.
+    ``host_steps``: the steps by host marks, to which launches are assigned; ``steps``: the steps split by the
+    ledger, whose boundaries on a device are moved to the end of each step's work. ``source``: what marked
+    them. ``program_steps``: the program's steps, even if the window is a single interval; None without marks.
+    ``unknown_steps``: steps left out because the trace ends before the work that they launched. ``pings``:
+    start and end of each clock ping by index.
     """
 
     rank: int
@@ -70,12 +70,12 @@ class RankWindow(Struct, frozen=True, kw_only=True):
 
 
 class RankTimeline(RankWindow, frozen=True, kw_only=True):
-    """Time window of one rank, and what happened in it.
+    """One rank's time window, and what happened in it.
 
-    ``thread_times``: what the training loop's thread did in each recorded step. ``waits_block``: a wait for a
-    collective uses no processor. ``calls`` and ``evidence``: what its host did. ``collectives``: its table,
-    on its own clock; None on the common clock. ``unknown_kinds``: those that this version does not know,
-    which count as ``other``.
+    ``thread_times``: the training-loop thread's times in each recorded step. ``waits_block``: waits for
+    collectives use no processor. ``calls`` and ``evidence``: what the host did. ``collectives``: the table on
+    the rank's own clock; None on the common clock. ``unknown_kinds``: kinds unknown to this version, which
+    count as ``other``.
     """
 
     activity: RankActivity
@@ -126,7 +126,7 @@ def load_timelines(
 def load_timeline(run: Run, rank: int, policy: WindowPolicy) -> tuple[RankTimeline | None, list[Gap]]:
     """Load the time window of a rank; None, and perhaps a gap, without one.
 
-    A snapshot never has times, so it gets no gap; a device that is not understood has one from its import.
+    A snapshot never has times, so it gets no gap; an unsupported device already has a gap from its import.
     """
     if any(gap.kind is GapKind.UNKNOWN_DEVICE for gap in run.rank_manifests[rank].gaps):
         return None, []
@@ -141,7 +141,7 @@ def load_timeline(run: Run, rank: int, policy: WindowPolicy) -> tuple[RankTimeli
         kinds = [printable(kind)[:40] for kind in timeline.unknown_kinds]
         gaps.append(make_gap("collective_kinds_unknown", rank=rank, kinds=kinds))
     if timeline is not None and len(timeline.steps):
-        # The recorder counts steps, each of which has two marks.
+        # The recorder counts steps; each step has two marks.
         recorded = len(run.rank_manifests[rank].time_steps)
         missing = recorded - len(timeline.steps) - len(unknown)
         if missing and policy is not WindowPolicy.TRACE:
@@ -175,13 +175,13 @@ def join_collective_tables(timelines: Sequence[RankTimeline]) -> pa.Table:
 
 
 def make_collective_rows(tables: Sequence[pa.Table]) -> Columns:
-    """Return tables of collectives as one, without rows that end before they start."""
+    """Concatenate collective tables, without rows that end before they start."""
     rows = Columns.from_arrow(pa.concat_tables(tables).unify_dictionaries())
     return rows.at(rows.ints("end_ns") >= rows.ints("start_ns")).renumber()
 
 
 def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
-    """Read the tables of a rank, once, and keep what is needed of its events."""
+    """Read a rank's tables once, and keep what is needed of its events."""
     marks = Columns.from_arrow(run.table(rank, "mark"))
     events = EventColumns(run.table(rank, "events", _EVENT_COLUMNS))
     collectives, unknown_kinds = _replace_unknown(run.table(rank, "collectives"))
@@ -217,7 +217,7 @@ def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
 
 
 def _replace_unknown(collectives: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
-    """Make half-known intervals null, and kinds from a newer zprof ``other``; return those kinds too."""
+    """Make half-known intervals null, and kinds from a newer zprof ``other``; also return these kinds."""
     for start, end in (("launch_start_ns", "launch_end_ns"), ("wait_start_ns", "wait_end_ns")):
         pair = [collectives.column(name) for name in (start, end)]
         if pair[0].null_count == pair[1].null_count == 0:
@@ -241,7 +241,7 @@ def _set_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
 
 
 def report_unequal_steps(windows: Sequence[RankWindow]) -> list[Gap]:
-    """Report ranks whose windows cover different steps; each is measured over its own."""
+    """Report ranks whose windows cover different steps; each rank is measured over its own steps."""
     steps = {window.rank: window.steps.number.tolist() for window in windows}
     common = set.intersection(*map(set, steps.values())) if steps else set()
     differing = [rank for rank, own_steps in steps.items() if set(own_steps) != common]
