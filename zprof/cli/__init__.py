@@ -1,6 +1,6 @@
 """Command line: one module per command, looked up by name in the registry.
 
-To import it imports nothing else, so that ``main()`` is entered, and catches a Ctrl-C, as early as possible.
+Importing this package imports nothing else, so ``main()`` starts, and catches a Ctrl-C, as early as possible.
 """
 
 # PYTHON_ARGCOMPLETE_OK: argcomplete's global completion completes zprof, too
@@ -19,8 +19,8 @@ _INTERRUPTED = 130
 def main(arguments: "Sequence[str] | None" = None) -> int:
     """Run the command given by the arguments and return the exit code.
 
-    Without arguments they are those of the process, which ends next: a Ctrl-C while Python winds down is
-    ignored.
+    By default they are the process's arguments; the process ends afterwards, so a Ctrl-C while Python shuts
+    down is ignored.
     """
     try:
         from zprof.process.interrupts import ignore_interrupts, keep_interrupts, raise_lost_interrupt
@@ -43,9 +43,9 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
         before = ignore_interrupts()  # another Ctrl-C changes nothing
         from zprof.cli import console
 
-        # If the interrupt came inside exec() of a string (as used by dataclasses), ``python -m`` ends by
-        # SIGINT regardless of the exit code, even though the exception was caught.  Another exec() clears
-        # that state.
+        # If the interrupt arrived within exec() of a string (as used by dataclasses), ``python -m`` ends with
+        # SIGINT regardless of the exit code, even though the exception was caught. Another exec() clears that
+        # state.
         exec("")
         console.print_note("zprof: interrupted")
         if not is_process_ending and before is not None:

@@ -1,4 +1,4 @@
-"""``zprof baseline``: save, show and update the baseline file that later runs are compared with."""
+"""``zprof baseline``: save, show and update the baseline file for comparisons with later runs."""
 
 import argparse
 from pathlib import Path
@@ -124,7 +124,7 @@ def _warn_if_incomplete(baseline: "Baseline", report: "Report") -> None:
 
 
 def _refuse_empty(baseline: "Baseline", run: Path) -> None:
-    """Raise if nothing was measured: such a baseline would let every run pass."""
+    """Raise if nothing was measured: every run would pass against such a baseline."""
     if baseline.memory is None and baseline.time is None and not baseline.collectives:
         raise MissingData(
             f"{run}: neither memory nor any step was measured, so there is nothing to save",

@@ -55,7 +55,7 @@ class BundleCommand:
             check_output_target(output, force=arguments.force)
         if arguments.names is not None:
             check_output_target(arguments.names, force=arguments.force)
-            # Raise if both are the same file: the names must not end up in the bundle.
+            # Raise if both are the same file: the bundle must not contain the names.
             if arguments.names.resolve() == output.resolve():
                 raise BadInput(
                     f"{arguments.names}: used for both the bundle and the names",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from zprof.model.report import Report
     from zprof.reports.formats import Checked, Format
 
-#: Environment variable with the file to which a GitHub workflow step may append Markdown.
+#: Environment variable with the path to which a GitHub workflow step may append Markdown.
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
@@ -101,8 +101,7 @@ class CheckCommand:
         from zprof.checks.config import resolve_limits
 
         outputs = choose_outputs(arguments)
-        # The limits from the command line, in the order of the flags; the last of repeated flags wins.
-        # Raises: BadInput: a ``--tenant`` lacks a name or limit, or names an unknown tenant.
+        # Of repeated flags, the last one wins.
         limits = resolve_limits(
             _working_directory(),
             config=arguments.config,
@@ -144,7 +143,7 @@ def _run_check(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[
 
 
 def _diagnose_failure(arguments: argparse.Namespace, run: MeasuredRun) -> "Report":
-    """Return the report of the run against its baseline, or of the run alone if that is only a saved file."""
+    """Return the report of the run against its baseline, or of the run alone for a saved baseline."""
     path: Path | None = arguments.baseline
     if path is None or is_saved_baseline(path):
         return run.report
@@ -152,7 +151,7 @@ def _diagnose_failure(arguments: argparse.Namespace, run: MeasuredRun) -> "Repor
 
 
 def _find_baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tuple[str, ...]]":
-    """Return the baseline, or None and a notice on how to save one if none is named."""
+    """Return the baseline, or None and a notice on how to save one if none is given."""
     path: Path | None = arguments.baseline
     if path is not None and not is_missing_baseline(path):
         return load_baseline(path, arguments), ()
@@ -167,7 +166,7 @@ def _find_baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tup
 
 
 def _explain_downgraded(limits: Sequence[Limit], result: Check) -> tuple[str, ...]:
-    """Return a notice naming the gates that only warned because default time limits warn on CPU ranks."""
+    """Return a notice on the gates that only warned because default time limits warn on CPU ranks."""
     from zprof.checks.config import list_downgraded_gates
 
     gates = list_downgraded_gates(limits, result)
@@ -271,7 +270,7 @@ def choose_outputs(arguments: argparse.Namespace, environment: Mapping[str, str]
     """Return the requested outputs; raise before any work if one of them cannot be written.
 
     Raises:
-        BadInput: a format is unknown, a file cannot be written, or two outputs share a file.
+        BadInput: A format is unknown, a file cannot be written, or two outputs share a file.
     """
     from zprof.reports.formats import CHECKS, by_name
 
@@ -302,7 +301,7 @@ def write_outputs(check: Check, report: "Report", outputs: Outputs) -> None:
     """Write all outputs, stdout first.
 
     Raises:
-        BadInput: a file cannot be written.
+        BadInput: A file cannot be written.
     """
     from zprof.reports.layout import WIDTH, page_columns
 

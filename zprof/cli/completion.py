@@ -1,7 +1,7 @@
-"""``zprof completion``, and what it completes: commands, options, choices, runs, files and findings.
+"""``zprof completion``, and the completion of commands, options, choices, runs, files and findings.
 
-The shell calls zprof again for each key press, and argcomplete writes the answer: what is offered is that of
-the installed version and of the folder, and other starts of zprof load none of this.
+The shell calls zprof for each completion, and argcomplete writes the answer, so suggestions always match the
+installed version and the current folder. Other starts of zprof load none of this.
 """
 
 import argparse
@@ -14,12 +14,12 @@ from zprof.cli import console
 from zprof.cli.parser import build_parser
 
 _SHELLS = ("bash", "zsh", "fish")
-#: What the value of an argument is, by its metavar.
+#: Kind of an argument's value, by its metavar.
 _RUNS = frozenset({"RUN", "BASELINE", "A", "B", "TRACE", "PATH", "FILE|RUN"})
 _FILES = frozenset({"FILE", "FOLDER", "DIR"})
 _FINDING = "ID"
 _RUN_SUFFIXES = (".json", ".json.gz", ".json.zst", ".pickle", ".pkl")
-#: Entries of a folder that are looked at; folders of traces may have very many.
+#: Maximum folder entries that are examined; trace folders may have very many.
 _MAX_ENTRIES = 4096
 
 
@@ -51,10 +51,10 @@ class CompletionCommand:
 
 
 def complete() -> None:
-    """Answer the shell, which has left the line in the environment, and exit."""
+    """Answer the shell, which passes the line in the environment, and exit."""
     import argcomplete
 
-    # The parser of the line so far; a command that cannot be loaded has no options.
+    # The parser for the line so far; a command that cannot be loaded has no options.
     words = os.environ.get("COMP_LINE", "").split()[1:]
     try:
         parser, _ = build_parser(words)
@@ -68,7 +68,7 @@ def complete() -> None:
 
 
 def _complete_value(*, prefix: str, action: argparse.Action, **_: object) -> Iterator[str]:
-    """Yield what may be the value of an argument and begins with ``prefix``."""
+    """Yield possible values of an argument that start with ``prefix``."""
     kind = str(action.metavar)
     if kind == _FINDING:
         from zprof.model.findings import read_index
@@ -82,7 +82,7 @@ def _complete_value(*, prefix: str, action: argparse.Action, **_: object) -> Ite
 
 
 def _complete_path(prefix: str, suffixes: tuple[str, ...] = ("",)) -> Iterator[str]:
-    """Yield folders, and files with one of the suffixes; only folders that are no run end with ``/``."""
+    """Yield folders, and files with one of the suffixes; folders that are not runs end with ``/``."""
     from zprof.run.manifest import MANIFEST_NAME
 
     head, slash, start = prefix.rpartition("/")

@@ -21,7 +21,7 @@ _ASCII = str.maketrans(
     }
 )  # fmt: skip
 
-#: Digits of COLUMNS that are read; pages have a maximum width anyway.
+#: Maximum digits of COLUMNS; pages have a maximum width anyway.
 _MAX_DIGITS = 9
 
 
@@ -33,7 +33,7 @@ def open_closed_streams() -> None:
     """Open descriptors 0, 1 and 2 on /dev/null if the caller closed them.
 
     Otherwise the next file to be opened would reuse the descriptor and receive a child's output.  They are
-    opened in the wrong mode, so that using them still fails.
+    opened in the wrong mode, so using them still fails.
     """
     for descriptor, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
         try:
@@ -47,8 +47,8 @@ def print_data(text: str) -> None:
     """Print the output that the user asked for.
 
     Raises:
-        BadInput: stdout is not writable.
-        StdoutClosed: the reader has closed the pipe.
+        BadInput: Stdout is not writable.
+        StdoutClosed: The reader has closed the pipe.
     """
     try:
         _write(sys.stdout, text)
@@ -57,7 +57,7 @@ def print_data(text: str) -> None:
 
 
 def print_page(page: "Page") -> None:
-    """Print a page as text, in colour if ``has_colour``.
+    """Print a page as text, in colour if ``has_colour()``.
 
     Raises the same errors as ``print_data``.
     """
@@ -79,7 +79,7 @@ def has_colour() -> bool:
 
 
 def get_columns() -> int | None:
-    """Return the width of the terminal, or in a pipe the one that COLUMNS asks for; None if there is none."""
+    """Return the width of the terminal, or in a pipe the value of COLUMNS; None if neither is known."""
     if is_terminal():
         return get_terminal_columns()
     stated = os.environ.get("COLUMNS", "")[:_MAX_DIGITS]
@@ -99,12 +99,12 @@ def is_terminal() -> bool:
 
 
 def are_terminals(*streams: TextIO | None) -> bool:
-    """Return True if all streams are terminals; None is a stream that was closed at start-up."""
+    """Return True if all streams are terminals; None stands for a stream that was closed at start-up."""
     return all(stream is not None and not stream.closed and stream.isatty() for stream in streams)
 
 
 def flush() -> None:
-    """Flush stdout, e.g. what argparse buffered; raises the same errors as ``print_data``."""
+    """Flush stdout, e.g. argparse's buffered output; raises the same errors as ``print_data``."""
     if sys.stdout is not None and not sys.stdout.closed:
         try:
             sys.stdout.flush()

@@ -102,7 +102,7 @@ def _record(folder: Path, scene: "Scene") -> "RunAnalysis":
 
 
 def _list_next_commands(case: "DemoCase", folder: Path) -> Sequence[str]:
-    """List the commands that show more; the last opens the run in a terminal."""
+    """List the commands that show more; the last one opens the run in a terminal."""
     faulty, fixed = case.faulty.get_path(folder), case.fixed.get_path(folder)
     compared = f"{faulty} {case.baseline.get_path(folder)}" if case.baseline else str(faulty)
     return (

@@ -18,15 +18,15 @@ from zprof.process.memory_limit import import_within_memory_limit, is_memory_sho
 
 ENVIRONMENT_ERROR = BadInput.exit_code
 INTERNAL_ERROR = 70
-#: Longest word of an error, in characters: paths may have 4,096, and arguments have no limit.
+#: Maximum characters of a word in an error: paths may have 4,096, and arguments have no limit.
 _MAX_WORD = 800
 
 
 def run_command(arguments: Sequence[str]) -> int | Callable[[], int]:
-    """Run the command given by the arguments and return the exit code, or the user's program that runs next.
+    """Run the command given by the arguments; return the exit code, or the user's program that runs next.
 
     Raises:
-        KeyboardInterrupt: after a Ctrl-C, even if other code made another error of it.
+        KeyboardInterrupt: After a Ctrl-C, even if other code turned it into a different error.
     """
     console.open_closed_streams()
     with import_within_memory_limit():
@@ -65,7 +65,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _print_error(message: str, hint: str) -> None:
-    """Print an error as one line, in which no word is longer than any name of a file."""
+    """Print an error as one line, with long words shortened."""
     line = printable(f"zprof: {message}" + (f"; {hint}" if hint else ""))
     words = [
         word if len(word) <= _MAX_WORD else f"{word[: _MAX_WORD // 2]}…{word[-_MAX_WORD // 2 :]}"

@@ -15,7 +15,7 @@ from zprof.cli.inputs import open_run
 from zprof.cli.shared_options import RUN_HELP
 
 _SUFFIXES = (".json", ".json.gz")
-#: Value of --perfetto if it is given without a file.
+#: Value of --perfetto without a file.
 _NO_FILE = Path("-")
 #: gzip level; higher levels take longer than writing the uncompressed data.
 _GZIP_LEVEL = 5
@@ -92,7 +92,7 @@ def _choose_files(arguments: argparse.Namespace) -> tuple[Path, Path]:
     """Return the run and the file to write.
 
     Raises:
-        BadInput: the format, the run or the file is missing, or there are two files.
+        BadInput: The format, the run or the file is missing, or there are two files.
     """
     run: Path | None = arguments.run
     target: Path | None = arguments.output
@@ -120,6 +120,6 @@ def _open_output(file: BinaryIO, target: Path) -> Iterator[BinaryIO]:
     if not target.name.endswith(".gz"):
         yield file
         return
-    # No name and no time stamp, so that the same run gives the same bytes.
+    # Without a name and a time stamp, the same run gives the same bytes.
     with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
         yield cast(BinaryIO, packed)

@@ -77,10 +77,10 @@ def _diagnose_dumps(paths: list[Path]) -> "Report":
 
 
 def _save_stdin() -> Path:
-    """Return a file with what standard input has, which is deleted on exit.
+    """Return a file with the contents of standard input, which is deleted on exit.
 
     Raises:
-        BadInput: it is a terminal or too long.
+        BadInput: Standard input is a terminal or too long.
     """
     if sys.stdin is None or sys.stdin.isatty():
         raise BadInput("-: standard input is a terminal", hint="pipe the text: zprof hang - < job.log")

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def refuse_missing(*paths: Path | None) -> None:
-    """Refuse a path where nothing is, before a command imports what it needs.
+    """Reject a missing path before a command imports its dependencies.
 
     Raises:
-        BadInput: there is nothing at a path.
+        BadInput: A path does not exist.
     """
     for path in paths:
         try:
@@ -38,9 +38,9 @@ def refuse_missing(*paths: Path | None) -> None:
 def open_run(path: Path, *, is_analysed: bool = True) -> "Run":
     """Return the run at ``path``, with at least one readable rank.
 
-    Kineto traces and CUDA memory snapshots, or folders of them, are imported into the user's cache folder. If
-    other processes read them, this one imports the analysis meanwhile, if the run ``is_analysed``: call this
-    before you import it.
+    Kineto traces and CUDA memory snapshots, or folders of them, are imported into the user's cache folder.
+    While other processes read them, this process imports the analysis if the run ``is_analysed``: call this
+    before importing it.
 
     Raises:
         BadInput: there is neither a run nor a file to import, or it is damaged.
@@ -58,7 +58,7 @@ def open_run(path: Path, *, is_analysed: bool = True) -> "Run":
 
 
 def open_dumps(paths: Sequence[Path]) -> "Run":
-    """Return the run of several files that belong together, or the run at the only path.
+    """Return the run of several related files, or the run at a single path.
 
     Raises:
         BadInput: there is neither a run nor a file to import, or it is damaged.
@@ -83,11 +83,11 @@ def _import_analysis() -> None:
 
 
 def open_run_and_baseline(arguments: argparse.Namespace) -> "tuple[Run, Run | None]":
-    """Return the run and its baseline, if one is given; a note says so if both look like ranks of one job.
+    """Return the run and its baseline if given; print a note if both look like ranks of one job.
 
     Raises:
-        BadInput: one of them is missing or damaged.
-        MissingData: no rank of one of them finished its recording.
+        BadInput: One of them is missing or damaged.
+        MissingData: No rank of one of them finished its recording.
     """
     run = open_run(arguments.run)
     baseline = open_run(arguments.baseline) if arguments.baseline is not None else None
@@ -100,7 +100,7 @@ def open_run_and_baseline(arguments: argparse.Namespace) -> "tuple[Run, Run | No
 
 
 def _are_ranks_of_one_job(run: "Run", baseline: "Run") -> bool:
-    """Return True for two imported files with one rank each, which differs, of jobs of equal size."""
+    """Return True for two imported files with one rank each, different ranks and equal job sizes."""
     runs = (run, baseline)
     return (
         all(entry.manifest.source != "recording" and len(entry.ranks) == 1 for entry in runs)
@@ -110,10 +110,10 @@ def _are_ranks_of_one_job(run: "Run", baseline: "Run") -> bool:
 
 
 def refuse_unmeasured(report: "Report") -> None:
-    """Refuse a report without a figure to judge: nothing ran, no memory, no hang, no failed end, no finding.
+    """Reject a report without a figure to judge: nothing ran, no memory, no hang, no failed end, no finding.
 
     Raises:
-        MissingData: nothing was measured.
+        MissingData: Nothing was measured.
     """
     time = report.time
     ran = time.collectives or any(rank.wall_ns > rank.idle_ns + rank.unexplained_ns for rank in time.per_rank)
@@ -142,10 +142,10 @@ def diagnose_or_recall(
     expected_bus_bytes_per_s: float | None = None,
     policy: "WindowPolicy | None" = None,
 ) -> "Report":
-    """Return the report on a run, from the cache if the same was asked before.
+    """Return the report on a run, from the cache if the same question was asked before.
 
     Raises:
-        BadInput: a recording is damaged.
+        BadInput: A recording is damaged.
     """
     from zprof.cache.reports import answer, ask_diagnosis
     from zprof.model.time import WindowPolicy
@@ -189,7 +189,7 @@ def measure_run(path: Path, arguments: argparse.Namespace) -> MeasuredRun:
     """Diagnose the run at ``path`` with the training facts of the command line.
 
     Raises:
-        BadInput: there is no run, or it is damaged.
+        BadInput: There is no run, or it is damaged.
         MissingData: no rank finished its recording.
     """
     run = open_run(path)
@@ -199,7 +199,7 @@ def measure_run(path: Path, arguments: argparse.Namespace) -> MeasuredRun:
 
 
 def is_missing_baseline(path: Path) -> bool:
-    """Return True if ``path`` is the name of a baseline file that does not exist yet."""
+    """Return True if ``path`` looks like a baseline file that does not exist yet."""
     try:
         return path.suffix.lower() == ".json" and not path.exists()
     except OSError as error:
@@ -221,7 +221,7 @@ def load_baseline(path: Path, arguments: argparse.Namespace) -> "Baseline":
     """Return a saved baseline, or the baseline of a run or a trace.
 
     Raises:
-        BadInput: ``path`` is neither.
+        BadInput: ``path`` is none of these.
         MissingData: no rank finished its recording.
     """
     from zprof.checks.baseline import read_baseline

@@ -1,9 +1,9 @@
 """Run a job next to the live view: ``zprof tui RUN --live`` in a child process on this terminal.
 
 The job runs as it would without the view, and its output goes to a log next to the run.  A pipe tells the
-view that the job has ended, and closing the pipe tells the view to exit.  The view's exit code tells
-whether the user closed it (the job continues) or wants the job to end (its process group gets the signal
-that ctrl+c would have sent).
+view that the job has ended, and closing the pipe tells the view to exit.  The view's exit code shows if the
+user closed it (the job continues) or wants the job to end (its process group gets the signal that ctrl+c
+would have sent).
 """
 
 import json
@@ -145,7 +145,7 @@ def live_progress(run: Path, title: str, total: int) -> Iterator[Callable[[int],
     """Yield a function to call regularly with the number of finished steps; it also polls the view.
 
     Raises:
-        KeyboardInterrupt: from the yielded function, if the user ends the job in the view.
+        KeyboardInterrupt: From the yielded function, if the user ends the job in the view.
     """
     with ExitStack() as stack:
         bars: list[Callable[[int], None]] = []
@@ -172,10 +172,10 @@ _TAIL_LINES, _TAIL_BYTES = 20, 16 << 10
 
 @contextmanager
 def open_job_log(run: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """Yield a log file and its path; it is moved to ``RUN/job.log`` if the run exists in the end.
+    """Yield a log file and its path; it is moved to ``RUN/job.log`` if the run exists at the end.
 
     Raises:
-        BadInput: nothing can be written next to the run.
+        BadInput: Nothing can be written next to the run.
     """
     try:
         run.parent.mkdir(parents=True, exist_ok=True)

@@ -89,7 +89,7 @@ def _replace_atomically(path: Path) -> Iterator[BinaryIO]:
 
 Document = TypeVar("Document")
 
-#: The formats that every page has.
+#: The formats of every page.
 PAGE_FORMATS = ("text", "json", "md", "html")
 
 

@@ -1,4 +1,4 @@
-"""Parse the command line: groups of commands, the options of the called command only, and did-you-mean.
+"""Parse the command line: command groups, the options of the called command only, and did-you-mean hints.
 
 Errors are raised as ``BadInput``, never printed: only ``main()`` prints and exits.
 """
@@ -24,7 +24,7 @@ Getting started:
   zprof demo                                     try it on a small job
 
 zprof help COMMAND explains a command, zprof help ZP301 a finding."""
-#: Characters of a word that an error quotes, and choices that it lists.
+#: Maximum characters of a quoted word, and maximum choices listed, in an error.
 _MAX_QUOTED, _MAX_LISTED = 80, 12
 _MAX_HELP_COLUMNS = 100
 
@@ -35,8 +35,8 @@ def parse(
     """Return the called command and its arguments.
 
     Raises:
-        BadInput: the arguments are invalid.
-        SystemExit: after ``--help`` (which no arguments at all mean as well) and ``--version``.
+        BadInput: The arguments are invalid.
+        SystemExit: After ``--help`` (also implied by an empty command line) and ``--version``.
     """
     words = list(arguments) or ["--help"]
     if words[0] == HELP_COMMAND:
@@ -53,7 +53,7 @@ def parse(
 def build_parser(
     words: Sequence[str], commands: Sequence[Entry] = COMMANDS
 ) -> "tuple[Parser, Command | None]":
-    """Return the parser, in which only the called command is if there is one, and that command."""
+    """Return the parser and the called command. If there is one, the parser contains only that command."""
     parser = Parser(
         prog="zprof",
         usage="zprof COMMAND [options]",
@@ -86,7 +86,7 @@ def _format_groups(commands: Sequence[Entry]) -> str:
 
 
 def _expand_help(topic: Sequence[str], commands: Sequence[Entry]) -> list[str]:
-    """Return what ``zprof help TOPIC`` stands for: --help of a command, or the page of a finding."""
+    """Return the arguments that ``zprof help TOPIC`` stands for: a command's --help or a finding's page."""
     if not topic:
         return ["--help"]
     if topic[0] not in {entry.name for entry in commands} and _is_finding(topic[0]):
@@ -96,7 +96,7 @@ def _expand_help(topic: Sequence[str], commands: Sequence[Entry]) -> list[str]:
 
 
 def _is_finding(topic: str) -> bool:
-    """Return True for the name of a finding, and for what looks like the ID of one."""
+    """Return True for the name of a finding, or a word that looks like a finding ID."""
     from zprof.model.findings import read_index
 
     name = topic.lower()
@@ -123,7 +123,7 @@ def _exists(name: str) -> bool:
 
 
 class UsageError(BadInput):
-    """Arguments that do not fit ``parser``."""
+    """Arguments that ``parser`` rejects."""
 
     def __init__(self, message: str, *, hint: str, parser: argparse.ArgumentParser) -> None:
         super().__init__(message, hint=hint)
@@ -131,7 +131,7 @@ class UsageError(BadInput):
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps text for the terminal, but no line that is indented: those are commands to copy."""
+    """Wraps text for the terminal, except indented lines, which are commands to copy."""
 
     def __init__(self, prog: str, columns: int = _MAX_HELP_COLUMNS) -> None:
         super().__init__(prog, width=columns - 2)
@@ -145,9 +145,9 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are ``UsageError`` and ask what was meant.
+    """An ArgumentParser whose errors are ``UsageError`` with did-you-mean hints.
 
-    ``command``: the one whose docstring is the description, which only the help needs.
+    ``command``: the command whose docstring is the description, needed only for the help.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -155,7 +155,7 @@ class Parser(argparse.ArgumentParser):
         self.command: Command | None = None
 
     def format_help(self) -> str:
-        """Return the help, with the docstring of the command, as wide as the terminal."""
+        """Return the help with the command's docstring, wrapped to the terminal width."""
         columns = min(console.get_terminal_columns(), _MAX_HELP_COLUMNS)
         self.formatter_class = partial(HelpFormatter, columns=columns)
         if self.command is not None:
@@ -167,17 +167,17 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # the overloads of typeshed, in one signature
         self, args: Any = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse the arguments; unknown ones are an error here already, where the known ones can be named."""
+        """Parse the arguments; raise for unknown ones already here, where known ones can be suggested."""
         words: list[str] = list(args or ())
         try:
             parsed, extra = super().parse_known_args(words, namespace)
         except UsageError as error:
-            # An argument may be missing because its option is mistyped: that is the better message.
+            # An argument may be missing because its option is mistyped: reporting the option is more helpful.
             mistyped = next(self._list_unknown_options(words), None) if error.parser is self else None
             raise self._refuse([mistyped]) if mistyped else error from None
-        # Give leftover words to optional positionals without a value, and return the rest.
-        # ``A --option x B``: argparse settles an optional positional together with the one before it, and so
-        # never gives it what stands behind the next option.
+        # Give leftover words to optional positionals without a value. In ``A --option x B``, argparse
+        # consumes an optional positional together with the previous positional, so it never receives the
+        # words after the next option.
         rest = list(extra)
         for action in self._actions:
             is_open = action.nargs == "?" and not action.option_strings
@@ -196,7 +196,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"see {self.prog} --help", parser=self)
 
     def _refuse(self, words: Sequence[str]) -> UsageError:
-        """Return the error for arguments that nothing takes."""
+        """Return the error for unexpected arguments."""
         hint = f"see {self.prog} --help"
         word = next((word for word in words if word.startswith("-")), words[0])[:_MAX_QUOTED]
         if word.startswith("-"):
@@ -208,7 +208,7 @@ class Parser(argparse.ArgumentParser):
         return UsageError(f"unexpected argument {word!r}", hint=hint, parser=self)
 
     def _list_unknown_options(self, words: Sequence[str]) -> Iterator[str]:
-        """Yield the long options that this parser does not have, without those of a program behind them."""
+        """Yield the long options unknown to this parser, excluding options of a program that follows."""
         own = words
         if "--" in words:
             own = words[: words.index("--")]
@@ -222,9 +222,9 @@ class Parser(argparse.ArgumentParser):
                 yield name
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Convert the words of one argument, but refuse an empty one: ``Path("")`` is the current folder.
+        """Convert the words of one argument, but reject an empty word: ``Path("")`` is the current folder.
 
-        What parses a quantity does not know of which argument it is: the error gets its name here.
+        Parsers of quantities do not know their argument: its name is added to the error here.
         """
         if "" in arg_strings and action.nargs != argparse.REMAINDER:
             name = argparse.ArgumentError(action, "").argument_name
@@ -239,7 +239,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, error.message) from None
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is no choice; argparse would list all choices, however many there are."""
+        """Reject a value that is not a choice; argparse would list all choices, however many there are."""
         if action.choices is None or value in action.choices:
             return
         known = [str(choice) for choice in action.choices]
@@ -252,5 +252,5 @@ class Parser(argparse.ArgumentParser):
         )
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help and version; argparse itself would ignore that stdout is not writable."""
+        """Print help and version; argparse itself would ignore an unwritable stdout."""
         console.print_data(message)

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from zprof.model.plan import Plan
 
 
-#: Instead of the name of a preset: show all.
+#: Value that lists all presets instead of selecting one.
 _LIST = "list"
 
-#: Groups of options with title and description; each option with the field of its value, metavar and help.
+#: Option groups with title and description; each option with the field of its value, metavar and help.
 _OPTIONS: Sequence[tuple[str, str | None, Sequence[tuple[str, str | None, str]]]] = (
     (
         "model",
@@ -174,7 +174,7 @@ class PlanCommand:
 
 
 def add_planning_options(parser: argparse.ArgumentParser) -> None:
-    """Declare every option that a plan depends on: the fields of a ``PlanRequest``, with its defaults."""
+    """Declare every option that affects a plan: the fields of a ``PlanRequest``, with their defaults."""
     request = PlanRequest()
     for title, description, options in _OPTIONS:
         group = parser.add_argument_group(title, description)

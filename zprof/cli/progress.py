@@ -1,6 +1,6 @@
 """Show progress bars on stderr for training runs and imports.
 
-Without a terminal, print at most one line to keep CI logs short.
+Without a terminal, at most one line is printed to keep CI logs short.
 """
 
 import sys
@@ -51,10 +51,10 @@ def import_progress() -> Iterator[ImportProgress]:
 
 
 class _ImportBar(ImportProgress):
-    """Progress bar of one import: the bytes read, and the stage; shown only if the import is large enough.
+    """Progress bar of one import (bytes read and stage), shown only if the import is large enough.
 
-    The bar is drawn when progress is reported, without a thread of its own, and not before: the processes
-    that read the files are forked from a process with one thread.
+    The bar is drawn only when progress is reported, without a separate thread: the processes that read the
+    files are forked from a process with one thread.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class _ImportBar(ImportProgress):
         self._finished = self._ranks = self._total_bytes = 0
 
     def start(self, ranks: int, total_bytes: int) -> None:
-        """Note how much is to be read."""
+        """Set the number of bytes to read."""
         self._ranks, self._total_bytes = ranks, total_bytes
 
     def report_bytes(self, total_bytes: int) -> None:

@@ -28,11 +28,11 @@ class Command(Protocol):
         """Declare the command's arguments."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Run the command and return the exit code; raises ZprofError for errors that the user can fix."""
+        """Run the command and return the exit code; raise ZprofError for errors that the user can fix."""
 
 
 class Group(StrEnum):
-    """What a command is for, in the order of ``zprof --help``."""
+    """Purpose of a command, in the order of ``zprof --help``."""
 
     RECORD = "Record"
     UNDERSTAND = "Understand"

@@ -84,10 +84,10 @@ def _diagnose_run(arguments: argparse.Namespace) -> "Report":
 def make_report(
     run: "Run", baseline: "Run | None", options: MeasuringOptions, only: str | None = None
 ) -> "Report":
-    """Return the whole report on a run, or only ``time`` or ``memory``; from the cache if it was made before.
+    """Return the whole report on a run, or only ``time`` or ``memory``; from the cache if possible.
 
     Raises:
-        BadInput: a recording is damaged.
+        BadInput: A recording is damaged.
     """
     from zprof.cache.reports import Question, answer
 

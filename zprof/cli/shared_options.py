@@ -1,4 +1,4 @@
-"""Declare and read arguments that several commands share: runs, measurement, and facts missing in traces."""
+"""Declare and read arguments shared by several commands: runs, measurement, facts missing in traces."""
 
 import argparse
 from pathlib import Path
@@ -21,7 +21,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_and_baseline(parser: argparse.ArgumentParser) -> None:
-    """Declare RUN and its baseline, which is a second argument or an option."""
+    """Declare RUN and its baseline, given as a second argument or an option."""
     add_run(parser)
     baseline = parser.add_mutually_exclusive_group()
     baseline.add_argument(
@@ -120,7 +120,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 def add_work_options(
     parser: argparse.ArgumentParser, names: tuple[str, str] = ("RUN", "its baseline")
 ) -> None:
-    """Declare the tokens per step, by which two runs are compared at equal work."""
+    """Declare the tokens per step, for comparing two runs at equal work."""
     group = parser.add_argument_group(
         "work per step",
         "total over all ranks and micro-batches; runs that differ are compared at equal work",

@@ -63,7 +63,7 @@ class SimulateCommand:
             )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Simulate the job; what was planted stays in the truth file, so that a diagnosis can be tried."""
+        """Simulate the job; the planted cause is only in the truth file, so a diagnosis can be tried."""
         from zprof.run.output_path import lock_output
 
         job = build_job(arguments)
@@ -99,7 +99,7 @@ def build_job(arguments: argparse.Namespace) -> Job:
     """Return the requested job.
 
     Raises:
-        BadInput: it cannot be simulated.
+        BadInput: The job cannot be simulated.
     """
     from zprof.simulator.regular import make_job, plant
 
@@ -127,10 +127,10 @@ def build_job(arguments: argparse.Namespace) -> Job:
 
 
 def check_limits(arguments: argparse.Namespace) -> None:
-    """Check the numbers that a job is made of.
+    """Check the numbers that define a job.
 
     Raises:
-        BadInput: one of them is out of its range.
+        BadInput: A number is out of range.
     """
     for is_invalid, message in (
         (not 1 <= arguments.ranks <= _MAX_RANKS, f"--ranks must be 1 to {_MAX_RANKS}"),
@@ -148,9 +148,7 @@ def check_limits(arguments: argparse.Namespace) -> None:
 
 
 def write_files(job: Job, folder: Path) -> None:
-    """Write traces and truth; without its truth.json a simulation cannot be replaced, so that a failure
-    leaves nothing behind.
-    """
+    """Write traces and truth. A failure leaves nothing: without truth.json a simulation cannot be replaced."""
     from zprof.simulator.ground_truth import write_job
 
     is_new = not folder.exists()
@@ -167,10 +165,10 @@ def write_files(job: Job, folder: Path) -> None:
 
 
 def clear_output_folder(folder: Path, *, force: bool) -> Path:
-    """Return the folder, after removing an older simulation from it.
+    """Remove an older simulation from the output folder and return the folder.
 
     Raises:
-        BadInput: the folder contains other files, or a simulation and ``force`` is not given.
+        BadInput: The folder contains other files, or a simulation and ``force`` is not given.
     """
     try:
         entries = sorted(folder.iterdir()) if folder.exists() else []

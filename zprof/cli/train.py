@@ -38,7 +38,7 @@ class TrainCommand:
     name = "train"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the recording options and those of the engine, whose configuration imports torch."""
+        """Declare the options for recording and for the engine, whose configuration imports torch."""
         require_extra(Extra.RECORD, "train")
         from zprof.reference_engine.program.options import add_arguments
 

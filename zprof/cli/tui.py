@@ -69,7 +69,7 @@ class TuiCommand:
 
 
 def _check_theme(name: str | None) -> str | None:
-    """Return the theme of this name; an unknown name raises even if nothing is drawn."""
+    """Return the theme of this name; raise for an unknown name even if nothing is drawn."""
     if name is None:
         return None
     from zprof.tui.theme import resolve_theme
@@ -90,7 +90,7 @@ def _open_runs(arguments: argparse.Namespace) -> "tuple[Run, Run | None]":
 
 
 def _show_app(arguments: argparse.Namespace, options: MeasuringOptions, theme: str | None) -> int:
-    # Open the runs first: errors are printed, and traces imported, before the screen is taken over.
+    # Open the runs first, so errors are printed and traces imported before the screen is taken over.
     run, baseline = _open_runs(arguments)
     from zprof.tui.app import ZprofApp
     from zprof.tui.session import RunRequest
@@ -133,7 +133,7 @@ def _exit_now(code: int) -> int:
     os._exit(code)
 
 
-#: Lower priority, so that the view does not slow down the job.
+#: Lower priority, so the view does not slow down the job.
 _NICENESS = 10
 
 
@@ -154,7 +154,7 @@ def is_live(arguments: argparse.Namespace) -> bool:
 
 
 def show_live(arguments: argparse.Namespace, theme: str | None) -> tuple[int, bool]:
-    """Show the live view; return its exit code, and True if the user asked to open the run."""
+    """Show the live view; return its exit code, and if the user asked to open the run."""
     from zprof.tui.live.app import LiveApp
     from zprof.tui.live.watcher import Watcher
     from zprof.tui.theme import wants_no_colour

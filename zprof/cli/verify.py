@@ -48,7 +48,7 @@ class VerifyCommand:
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Analyze the trace with both and print the comparison; exit code 0 if both agree."""
+        """Analyze the trace with both programs and print the comparison; exit code 0 if they agree."""
         require_extra(Extra.HTA, "verify")
         from zprof.integrations.hta.verification import verify_with_hta
         from zprof.model.json_format import to_json

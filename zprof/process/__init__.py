@@ -1,1 +1,1 @@
-"""Start child processes with limits, end them, and tell how they failed."""
+"""Start child processes with limits, end them, and report how they failed."""

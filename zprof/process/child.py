@@ -1,4 +1,4 @@
-"""One child process: how it is started, how it is ended, and that nothing of it is left behind."""
+"""Start one child process and end it, leaving nothing behind."""
 
 import os
 import signal
@@ -13,19 +13,19 @@ _POLL_S = 0.01
 
 
 class Child:
-    """A running child, as a context manager: it is ended at the end of the block.
+    """A running child, as a context manager that ends it at the end of the block.
 
     Args:
         command: The command line.
-        environment: All of its environment variables; by default those of this process.
+        environment: All its environment variables; by default those of this process.
         folder: Its working directory.
-        leads_session: It leads a session of its own: its end is the end of all its descendants there, and no
-            signal of the terminal reaches it.
+        leads_session: It leads a new session: all descendants in the session end with it, and no signal from
+            the terminal reaches it.
         before: Called in the child before the command starts.
-        pass_fds: File descriptors that it inherits.
+        pass_fds: Inherited file descriptors.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: The child cannot be started.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Child:
 
     @property
     def number(self) -> int:
-        """Its process number, which is not used again before it is ended."""
+        """Its process number, which is not reused before the child is ended."""
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Return its exit code, -n if signal n killed it; None while it runs."""
+        """Return its exit code, or -n if signal n killed it; None while it runs."""
         if self._process.returncode is not None:
             return self._process.returncode
         try:
@@ -78,19 +78,19 @@ class Child:
         return state.si_status if state.si_code == os.CLD_EXITED else -state.si_status
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait for its exit; return its code, None if it still runs after ``timeout_s``."""
+        """Wait for its exit and return its exit code; None if it still runs after ``timeout_s``."""
         deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         while (code := self.poll()) is None and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to this process alone, if it still runs."""
+        """Send a signal only to this process, if it still runs."""
         if self.poll() is None:
             os.kill(self.number, number)
 
     def end(self, grace_s: float = 0.0) -> int:
-        """End it, with its session if it leads one, and return its exit code. See ``end_children``."""
+        """End it (and its session if it leads one) and return its exit code. See ``end_children``."""
         end_children([self], grace_s)
         return self._process.returncode
 
@@ -109,9 +109,10 @@ class Child:
 
 
 def end_children(children: Iterable[Child], grace_s: float = 0.0) -> None:
-    """End children: SIGTERM, and SIGKILL to what still runs after ``grace_s`` for all of them together.
+    """End children with SIGTERM, and with SIGKILL if they still run after ``grace_s`` for all together.
 
-    Without a grace they are killed. A child that was ended before is left alone, because numbers are reused.
+    Without a grace period they are killed. A child that has already been ended is skipped, because process
+    numbers are reused.
     """
     left = [child for child in children if child._process.returncode is None]
     if grace_s > 0:

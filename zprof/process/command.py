@@ -1,11 +1,11 @@
 """Run any command as a child: keep its streams, forward signals, return its exit code.
 
 A child that does not exit after an interrupt (SIGINT from the terminal, or forwarded) is terminated with all
-its descendants: by SIGTERM after a grace period, and by SIGKILL after another. A second interrupt sends
+its descendants: by SIGTERM after a grace period, and by SIGKILL after a second one. A second interrupt sends
 SIGKILL at once.
 
-Background jobs of a script ignore SIGINT. The child inherits that, and an interrupt then ends neither: the
-command runs as it would without zprof. SIGTERM is forwarded as always.
+Background jobs of a script ignore SIGINT. The child inherits this, and an interrupt then ends neither
+process: the command runs as it would without zprof. SIGTERM is forwarded as always.
 """
 
 import os
@@ -24,15 +24,17 @@ from zprof.process.child import Child
 from zprof.process.identity import PARENT, START, STATE, THREADS, read_name_and_fields
 from zprof.process.interrupts import raise_lost_interrupt
 
-#: From the interrupt to SIGTERM, and from there to SIGKILL.
+#: Time from the interrupt to SIGTERM, and from SIGTERM to SIGKILL.
 GRACE_S = 3.0
-#: From SIGTERM to SIGKILL for a command that is stuck.
+#: Time from SIGTERM to SIGKILL for a stuck command.
 _END_GRACE_S = 10.0
-#: Launchers may forward a signal that the terminal sent to the entire group: not a second interrupt.
+#: Launchers may forward a signal that the terminal sent to the entire group; within this time it is not a
+#: second interrupt.
 _SAME_INTERRUPT_S = 0.25
 _MAX_LISTED = 8
 _PROC = Path("/proc")
-#: Forwarded to the child, unless sent by the terminal: the child is in the same group and gets it as well.
+#: Signals forwarded to the child, unless sent by the terminal, which reaches the child in the same group
+#: anyway.
 _FORWARDED_SIGNALS = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -44,7 +46,7 @@ _FORWARDED_SIGNALS = (
 _SIGNAL_BASE = 128
 _INTERRUPTED = _SIGNAL_BASE + signal.SIGINT
 _ENDED = 1
-#: Polling interval for processes that are left after an interrupt.
+#: Polling interval for processes that remain after an interrupt.
 _POLL_S = 0.1
 #: Polling interval of an observer.
 _OBSERVER_POLL_S = 1.0
@@ -66,7 +68,7 @@ class _ProcessEntry(Struct, frozen=True):
 class TreeTerminator:
     """Terminates the process tree of one command after its first interrupt.
 
-    Descendants are found while their parents are running, and remembered, because one that outlives its
+    Descendants are found and remembered while their parents are running, because a process that outlives its
     parent becomes a child of init. A process that left the tree before the interrupt is a daemon and is not
     terminated.
 
@@ -79,7 +81,7 @@ class TreeTerminator:
         self._root, self._grace_s = root, grace_s
         self._known: set[ProcessId] = set()
         self._interrupted_s: float | None = None
-        #: Terminated because it was stuck.
+        #: True if the command was terminated because it was stuck.
         self.is_ended = False
         self._deadline_s = 0.0
         self._signals = [signal.SIGTERM, signal.SIGKILL]
@@ -99,7 +101,7 @@ class TreeTerminator:
             self._signals, self._deadline_s = [signal.SIGKILL], now
 
     def end(self) -> None:
-        """Start the termination of a command that is stuck, with SIGTERM now."""
+        """Start the termination of a stuck command, with SIGTERM now."""
         self.is_ended, self._grace_s = True, _END_GRACE_S
         self._interrupted_s = self._deadline_s = time.monotonic()
 
@@ -155,7 +157,7 @@ class TreeTerminator:
 
 
 class CommandObserver:
-    """Owner of the terminal while the command runs; by default nobody is, and it does nothing.
+    """Owner of the terminal while the command runs; this default does nothing.
 
     Its methods must not block, except ``finish_job``.
     """
@@ -170,7 +172,7 @@ class CommandObserver:
         """Handle a signal that was forwarded to the command."""
 
     def finish_job(self, code: int) -> None:
-        """Handle the end of the command; return when the terminal is available again."""
+        """Handle the end of the command, and return when the terminal is available again."""
 
     def close(self) -> None:
         """Release the terminal at once."""
@@ -193,12 +195,12 @@ def run_command(
         environment: Its environment variables.
         output: A file for its output; its stdin is then empty.
         observer: Owner of the terminal while the command runs.
-        grace_s: Time from an interrupt to SIGTERM, and from there to SIGKILL, for all remaining processes.
+        grace_s: Time from an interrupt to SIGTERM, and from SIGTERM to SIGKILL, for all remaining processes.
         print_note: Called with one line if processes had to be terminated, once the terminal is available.
         is_stuck: Called once a second, if there is an observer; True ends the command and its processes.
 
     Raises:
-        BadInput: the command does not exist or cannot be run.
+        BadInput: The command does not exist or cannot be run.
     """
     if observer is None:
         code, note = _run_watched(command, environment, output, None, grace_s, is_stuck)
@@ -257,7 +259,8 @@ def _run_watched(
             received = _wait_for_signal(signals, tree, observer)
             if received is None or received.si_signo == signal.SIGCHLD:
                 continue
-            # Blocked, an ignored SIGINT arrives all the same. The observer's own is a user's request.
+            # While blocked, even an ignored SIGINT is delivered. A SIGINT from the observer is a user's
+            # request.
             if received.si_signo == signal.SIGINT and (
                 not ignores_interrupts or received.si_pid == os.getpid()
             ):
@@ -275,7 +278,7 @@ def _run_watched(
 def _wait_for_signal(
     signals: set[signal.Signals], tree: TreeTerminator, observer: CommandObserver | None
 ) -> signal.struct_siginfo | None:
-    """Return the next signal, or None when it is time to look at the processes, or for the observer."""
+    """Return the next signal, or None when the processes or the observer are due for a poll."""
     if tree.is_interrupted:
         return signal.sigtimedwait(signals, _POLL_S)
     return signal.sigwaitinfo(signals) if observer is None else signal.sigtimedwait(signals, _OBSERVER_POLL_S)
@@ -289,7 +292,7 @@ def _get_exit_code(child: Child, tree: TreeTerminator) -> int:
     if tree.is_ended:
         return _ENDED
     if tree.is_interrupted or code is None:
-        # Launchers turn the interrupt into an exception, or not, as their threads happen to run.
+        # Whether launchers turn the interrupt into an exception depends on the timing of their threads.
         return _INTERRUPTED
     return code if code >= 0 else _SIGNAL_BASE - code
 

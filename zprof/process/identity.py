@@ -1,4 +1,4 @@
-"""Identify processes, also after they have ended: process numbers are reused."""
+"""Identify processes, even after they have ended: process numbers are reused."""
 
 import os
 from pathlib import Path
@@ -11,9 +11,9 @@ STATE, PARENT, THREADS, START = 0, 1, 17, 19
 
 
 class ProcessIdentity(Struct, frozen=True, kw_only=True):
-    """A process: its number and start time, and the boot and the process namespace that they belong to.
+    """A process: its number and start time, and the boot and process namespace in which these are valid.
 
-    ``start`` is 0 and ``space`` empty if the system does not tell.
+    ``start`` is 0 and ``space`` empty if unknown.
     """
 
     number: int
@@ -22,7 +22,7 @@ class ProcessIdentity(Struct, frozen=True, kw_only=True):
 
     @property
     def is_gone(self) -> bool:
-        """Return True if the process has certainly ended; False if it runs or cannot be seen from here."""
+        """Return True if the process has certainly ended; False if it runs or is not visible from here."""
         if not self.start or self.space != _read_space():
             return False
         return _read_start(self.number) != self.start
@@ -38,14 +38,14 @@ def read_name_and_fields(number: int) -> tuple[str, list[str]]:
     """Return the name of a process, and its other fields of proc_pid_stat(5).
 
     Raises:
-        OSError: it has ended, or the system does not tell.
+        OSError: The process has ended, or the system does not provide them.
     """
     before, _, after = (_PROC / str(number) / "stat").read_text(errors="replace").rpartition(")")
     return before.partition("(")[2], after.split()
 
 
 def _read_start(number: int) -> int:
-    """Return the start time of a process; 0 if there is none."""
+    """Return the start time of a process; 0 if it is unknown."""
     try:
         return int(read_name_and_fields(number)[1][START])
     except (OSError, ValueError, IndexError):

@@ -1,9 +1,9 @@
-"""Handle SIGINT so that no Ctrl-C is lost: the handler records it.
+"""Handle SIGINT without losing a Ctrl-C: the handler records it.
 
 Python's own handler raises KeyboardInterrupt at an arbitrary point. During an import that may be in C code
 that calls Python, which may discard it (torch and numpy do) or crash (msgspec does): an import is finished
-first. Python itself discards what is raised in a destructor or in the callback of a weak reference: it prints
-it and goes on. A KeyboardInterrupt that ends without having reached ``keep_interrupts()`` is raised again.
+first. Python itself discards exceptions in a destructor or in a weak reference's callback: it prints them and
+continues. A KeyboardInterrupt that is discarded before it reaches ``keep_interrupts()`` is raised again.
 """
 
 import signal
@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-#: An interrupt that could not be raised, or was discarded, is tried again after this time.
+#: An interrupt that could not be raised, or was discarded, is raised again after this time.
 _REPEAT_S = 0.01
 _IMPORT_FILE = "<frozen importlib._bootstrap>"
 
 
 class _Interrupt(KeyboardInterrupt):
-    """A KeyboardInterrupt that comes again if somebody discards it before the block of its handler ends."""
+    """A KeyboardInterrupt that is raised again if it is discarded before the handler's block ends."""
 
     def __init__(self, interrupts: "Interrupts") -> None:
         super().__init__()
@@ -34,7 +34,8 @@ class _Interrupt(KeyboardInterrupt):
 class Interrupts:
     """SIGINT handler that raises KeyboardInterrupt immediately or, if deferred, after the deferral.
 
-    In an import it is raised after it, but the second one at once: an import may wait for a slow disk.
+    During an import it is raised after the import, but a second one at once: an import may wait for a slow
+    disk.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class Interrupts:
         return handler is self
 
     def repeat(self) -> None:
-        """Let the signal come again in a moment."""
+        """Send the signal again after a short time."""
         self.is_pending = True
         timer = threading.Timer(_REPEAT_S, self._send)
         timer.daemon = True
@@ -76,7 +77,7 @@ class Interrupts:
 
 
 def _count_imports(frame: FrameType | None) -> int:
-    """Return the number of frames that import a module, from this one outwards."""
+    """Return the number of frames that import a module, from this frame outwards."""
     count = 0
     while frame is not None:
         count += frame.f_code.co_filename == _IMPORT_FILE
@@ -86,10 +87,10 @@ def _count_imports(frame: FrameType | None) -> int:
 
 @contextmanager
 def keep_interrupts() -> Iterator[Interrupts]:
-    """Install the handler, but only in the main thread and only in place of Python's own handler.
+    """Install the handler, but only in the main thread and only to replace Python's own handler.
 
     Raises:
-        KeyboardInterrupt: at the end, if one is still to be raised.
+        KeyboardInterrupt: At the end, if one is still pending.
     """
     before, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
     interrupts = Interrupts()
@@ -113,7 +114,7 @@ def keep_interrupts() -> Iterator[Interrupts]:
 
 
 def accept_interrupt() -> None:
-    """Tell the handler, where a KeyboardInterrupt is handled for good, that it is not to come again."""
+    """Tell the handler that a KeyboardInterrupt was handled and must not be raised again."""
     handler = signal.getsignal(signal.SIGINT)
     if isinstance(handler, Interrupts):
         handler.received = handler.is_pending = False
@@ -135,7 +136,7 @@ def defer_interrupts() -> Iterator[None]:
 
 
 def ignore_interrupts() -> Any:
-    """Ignore SIGINT from now on; return the handler it had, None if this is not the main thread."""
+    """Ignore SIGINT from now on; return its previous handler, None if this is not the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return None
     return signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -144,7 +145,7 @@ def ignore_interrupts() -> Any:
 def raise_lost_interrupt() -> None:
     """Raise KeyboardInterrupt if one was received and discarded.
 
-    Call it before and during long operations.
+    Call this before and during long operations.
     """
     handler = signal.getsignal(signal.SIGINT)
     if isinstance(handler, Interrupts) and handler.received:

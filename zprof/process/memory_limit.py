@@ -1,4 +1,4 @@
-"""Handle low memory and other limits: recognize their errors, and check address space (``ulimit -v``).
+"""Handle memory shortage and other limits: recognize their errors, and check address space (``ulimit -v``).
 
 C and C++ libraries abort the process if the loader, OpenBLAS or a thread cannot allocate memory, which cannot
 be turned into an error message. Under a limit, a library is therefore imported only if it fits.
@@ -27,7 +27,7 @@ LOW_MEMORY_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
-#: If less than this can be mapped, any failure is attributed to the limit.
+#: If less than this can be mapped, the limit is blamed for any failure.
 _SPARE_BYTES = 16 * _MIB
 #: Error codes of limits on open files, disk space, quota and file size.
 _LIMIT_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -75,7 +75,7 @@ def check_address_space(library: str) -> None:
 
 
 def is_memory_shortage(error: BaseException) -> bool:
-    """Return True if an error, or one of its causes, was raised because memory ran out."""
+    """Return True if an error or one of its causes was raised because memory ran out."""
     for cause in _iterate_causes(error):
         if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
             return True
@@ -85,7 +85,7 @@ def is_memory_shortage(error: BaseException) -> bool:
 
 
 def find_exhausted_limit(error: BaseException) -> str:
-    """Return the system's message for the limit that caused an error, or an empty string if none did.
+    """Return the system's message for the limit that caused an error, or an empty string without one.
 
     C++ libraries raise a RuntimeError that contains this message.
     """

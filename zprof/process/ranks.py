@@ -18,21 +18,21 @@ _POLL_S = 0.02
 
 
 class Ranks:
-    """All ranks of a job, as a context manager: at its end no rank is left.
+    """All ranks of a job, as a context manager: no rank is left at the end of the block.
 
     Args:
         arguments: Each rank is ``python ARGUMENTS``.
         world_size: Number of ranks.
-        folder: Gets the output of each rank.
-        environment: Variables beside those of a launcher.
-        stdin: Of each rank; a pipe tells it that this process has ended.
-        lead_sessions: Each rank leads a session, and its descendants there end with it.
+        folder: Folder for the output of each rank.
+        environment: Variables in addition to those of a launcher.
+        stdin: Standard input of each rank; a pipe tells the rank that this process has ended.
+        lead_sessions: Whether each rank leads a session, whose processes end with it.
         failure_grace_s: Time for the other ranks after one has failed.
-        end_grace_s: Time from SIGTERM to SIGKILL at the end; 0: no SIGTERM.
+        end_grace_s: Time from SIGTERM to SIGKILL at the end; 0 for no SIGTERM.
 
     Raises:
-        OSError: a rank cannot be started.
-        KeyboardInterrupt: one was received, also while the ranks start or end: none is left.
+        OSError: A rank cannot be started.
+        KeyboardInterrupt: One was received, possibly while the ranks start or end; no rank is left.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class Ranks:
     def wait(
         self, *, timeout_s: float | None = None, on_poll: Callable[[], None] = lambda: None
     ) -> dict[int, int]:
-        """Wait for all ranks, the grace after a failure, or ``timeout_s``; call ``on_poll`` meanwhile.
+        """Wait for all ranks, the grace period after a failure, or ``timeout_s``; call ``on_poll`` meanwhile.
 
         Returns:
-            Exit code by rank, in the order in which they exited; a rank that still runs has none.
+            Exit codes by rank, in the order of the exits; ranks that still run are omitted.
         """
         codes: dict[int, int] = {}
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -106,7 +106,7 @@ class Ranks:
         return self._output_path(rank).read_text(errors="backslashreplace").splitlines()
 
     def find_error_line(self, rank: int) -> str:
-        """Return the first line of the error after the rank's last traceback, else its last line."""
+        """Return the first line of the error after the rank's last traceback, or else its last line."""
         lines = [line for line in self.read_output(rank) if line.strip()]
         starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (")]
         error_lines = lines[starts[-1] + 1 :] if starts else []
@@ -118,7 +118,7 @@ class Ranks:
 
 
 def _make_variables(rank: int, world_size: int) -> dict[str, str]:
-    """Return what a launcher sets. Ranks on one machine would compete for its cores: one thread each."""
+    """Return a launcher's variables. Ranks on one machine would compete for its cores: one thread each."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

@@ -1,4 +1,4 @@
-"""Run what reads strangers' files, or a user's code, in a child process with limits, and tell how it failed.
+"""Run readers of untrusted files, or a user's code, in a child process with limits, and report how it failed.
 
 A hostile file can at worst end its child: the limits bound its memory, processor time, output and wall time,
 and the child's whole session is killed at its end.
@@ -20,7 +20,7 @@ import zprof
 from zprof.process.child import Child
 from zprof.process.memory_limit import LOW_MEMORY_ENVIRONMENT
 
-#: Arrow's own allocators map gigabytes at once, and each thread a stack: both would exceed the limit.
+#: Arrow's own allocators map gigabytes at once, and each thread maps a stack: both would exceed the limit.
 _ISOLATED_ENVIRONMENT = {**LOW_MEMORY_ENVIRONMENT, "MALLOC_ARENA_MAX": "1"}
 #: Its search path is the standard library, then the running zprof, then installed packages.
 _PROGRAM = (
@@ -35,9 +35,10 @@ _POLL_S = 0.01
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Limits of one child; None does not limit.
+    """Limits of one child; None is no limit.
 
-    ``memory_bytes`` is added to what Python and its libraries have mapped when the limits are applied.
+    ``memory_bytes`` is added to the memory that Python and its libraries have mapped when the limits are
+    applied.
     """
 
     memory_bytes: int
@@ -57,9 +58,9 @@ class ChildFailure(Struct, frozen=True, kw_only=True):
 class Sandbox:
     """A running child, as a context manager: on exit the child and all its descendants are killed.
 
-    ``program`` is Python code; it finds zprof's parent folder in ``sys.argv[1]``, ``arguments`` after it.
-    With a ``folder`` the child is isolated: it runs there, without the user's packages and with one thread.
-    The child applies its limits itself, with ``apply_limits``, after it has imported what it needs.
+    ``program`` is Python code; ``sys.argv[1]`` is zprof's parent folder, followed by ``arguments``. With a
+    ``folder`` the child is isolated: it runs there, without the user's packages and with one thread. The
+    child applies its limits itself, with ``apply_limits``, after its imports.
     """
 
     def __init__(
@@ -103,13 +104,13 @@ class Sandbox:
         return self._is_late
 
     def wait(self) -> ChildFailure | None:
-        """Wait until the child is finished, end it, and return how it failed."""
+        """Wait for the child to finish, end it, and return how it failed."""
         while not self.is_finished():
             time.sleep(_POLL_S)
         return self.end()
 
     def end(self) -> ChildFailure | None:
-        """Kill the child if it still runs, and its descendants; return how it failed, None if it did not."""
+        """Kill the child if it still runs, and its descendants; return how it failed, or None."""
         status, cpu_s = self._child.end(), self._limits.cpu_s
         if self._is_late:
             return ChildFailure(
@@ -127,10 +128,10 @@ def make_program(module: str) -> str:
 
 
 def apply_limits(limits: Limits) -> None:
-    """Apply the limits to this process, irrevocably; the child calls it.
+    """Apply the limits to this process irrevocably; the child calls this.
 
     Raises:
-        OSError, ValueError: the system rejects a limit.
+        OSError, ValueError: The system rejects a limit.
     """
     for limit_id, value in (
         (resource.RLIMIT_AS, _read_mapped_bytes() + limits.memory_bytes),

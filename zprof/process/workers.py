@@ -1,8 +1,8 @@
-"""Start processes that work for this one, and keep what they have loaded, so that only results travel.
+"""Start worker processes that keep their loaded data, so only results are transferred.
 
-They are forked from a process with a single thread, as the command line is before it imports numpy: they run
-after milliseconds. From any other process they start from a clean server (forkserver), so that no threads or
-locks are copied, which takes as long as starting Python twice.
+From a process with a single thread, such as the command line before it imports numpy, they are forked, which
+takes milliseconds. From any other process they start from a clean server (forkserver), so no threads or locks
+are copied; this takes as long as starting Python twice.
 """
 
 import multiprocessing
@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from zprof.process.interrupts import raise_lost_interrupt
 from zprof.process.memory_limit import read_memory_limit
 
-#: How long an interrupt may take to reach this process after it ended the others.
+#: Maximum time for an interrupt to reach this process after it ended the others.
 _INTERRUPT_S = 0.1
 _State = TypeVar("_State")
 _State_co = TypeVar("_State_co", covariant=True)
@@ -34,9 +34,9 @@ def count_usable_processors() -> int:
 
 
 def can_fork() -> bool:
-    """Return True if this process has one thread: a copy of it can hold no lock of another thread.
+    """Return True if this process has one thread: then its copy holds no lock of another thread.
 
-    With a limit on memory, a copy would start with what this process has mapped.
+    With a memory limit, a copy would start with the memory that this process has mapped.
     """
     try:
         return read_memory_limit() is None and len(os.listdir("/proc/self/task")) == 1
@@ -45,7 +45,7 @@ def can_fork() -> bool:
 
 
 def choose_start_method() -> ForkContext | ForkServerContext:
-    """Return how a process is started from this one."""
+    """Return how to start a process from this one."""
     if can_fork():
         return multiprocessing.get_context("fork")
     return multiprocessing.get_context("forkserver")
@@ -55,8 +55,8 @@ def choose_start_method() -> ForkContext | ForkServerContext:
 def hide_main_module() -> Iterator[None]:
     """Start processes in this block without the caller's main module.
 
-    A new process would import that module, thus run a script again that has no main guard. Its work needs
-    nothing of it. A Ctrl-C waits meanwhile: a new process would print where it was.
+    A new process would import that module, and so rerun a script without a main guard. Its work does not need
+    the module. A Ctrl-C is deferred meanwhile: a new process would print a traceback.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -69,9 +69,9 @@ def hide_main_module() -> Iterator[None]:
 
 
 def set_up_worker() -> None:
-    """Set up a new process, before numpy is imported: it ends at a Ctrl-C, and with its parent.
+    """Set up a new process before it imports numpy: it ends on Ctrl-C, and with its parent.
 
-    If the parent ignores SIGINT, as a background job of a script does, so does the new process.
+    If the parent ignores SIGINT, like a background job of a script, so does the new process.
     """
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -89,11 +89,11 @@ def _end_with_parent() -> None:
 
 
 class WorkerFailed(Exception):
-    """A worker died, could not start, or raised an error; the caller does the work itself."""
+    """A worker died, could not start, or raised an error; the caller then does the work itself."""
 
 
 class Workers(Protocol[_State_co]):
-    """One or more holders of a state each."""
+    """One or more workers, each holding a state."""
 
     def call(
         self, work: Callable[[_State_co, _Argument], _Result], arguments: Sequence[_Argument]
@@ -119,7 +119,7 @@ class LocalWorker(Generic[_State]):
 class ProcessWorkers(Generic[_State]):
     """One process per state, which ends with the block.
 
-    ``states``: small values that travel to the processes, where they grow.
+    ``states``: small values that are sent to the processes, where they grow.
     """
 
     def __init__(self, states: Sequence[_State]) -> None:
@@ -160,7 +160,7 @@ class ProcessWorkers(Generic[_State]):
         """Call ``work`` in all processes at once, each with its state and its own argument.
 
         Raises:
-            WorkerFailed: one of them died or raised an error.
+            WorkerFailed: A worker died or raised an error.
         """
         raise_lost_interrupt()
         outcomes: list[tuple[Any, str]] = []
@@ -181,12 +181,12 @@ class ProcessWorkers(Generic[_State]):
 
 
 def can_use_processes() -> bool:
-    """Return True if this process may have children, and no limit on its memory that they would share."""
+    """Return True if this process may have children and has no memory limit that they would inherit."""
     return read_memory_limit() is None and not multiprocessing.current_process().daemon
 
 
 def _serve(connection: Any, state: object) -> None:
-    """Answer calls until the connection ends."""
+    """Answer calls until the connection closes."""
     set_up_worker()
     with suppress(EOFError, OSError):
         while True:

@@ -1,1 +1,1 @@
-"""The run directory: Parquet tables that each rank writes alone, and the manifest that names them."""
+"""The run directory: Parquet tables that each rank writes independently, and the manifest that lists them."""

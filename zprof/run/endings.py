@@ -9,13 +9,13 @@ from zprof.run.manifest import read_endings
 from zprof.run.reader import Run
 from zprof.run.user_code import make_user_location
 
-#: What gloo and NCCL say of a peer that is gone, or that does not come.
+#: Messages of gloo and NCCL about a peer that exited or never arrived.
 _LOST_PEER = re.compile(
     r"Connection (?:closed|reset) by peer|Broken pipe|Timed out waiting|remote process exited|Socket Timeout"
 )
-#: Sent by launchers to the other ranks.
+#: Signals that launchers send to the other ranks.
 _FROM_LAUNCHER = frozenset({"SIGTERM"})
-#: The sockets of a process that is killed may be closed for so long before it is gone.
+#: The sockets of a killed process may be closed this long before the process is gone.
 _MAX_DELAY_NS = 5 * 10**9
 _COLLECTIVES = re.compile(
     r"all_reduce\w*|all_gather\w*|all_to_all\w*|reduce_scatter\w*|reduce|broadcast\w*|gather\w*|scatter\w*"
@@ -24,17 +24,17 @@ _COLLECTIVES = re.compile(
 
 
 def find_endings(run: Run) -> tuple[RankEnd, ...]:
-    """Return how the ranks of a job ended, the first one first; nothing if none of them failed.
+    """Return how the ranks of a job ended, the first end first; nothing if no rank failed.
 
     Raises:
-        BadInput: what the run says of it is damaged.
+        BadInput: The run's files about it are damaged.
     """
     ends = [_describe_end(run, end) for end in read_endings(run.path, run.manifest)]
     if not any(end.has_failed for end in ends):
         return ()
-    # The end that the others follow from; None if the times do not tell.
-    # A rank that lost a peer, or that the launcher ended, follows from another's end, which may have been
-    # seen a little later. If nothing else failed, a rank that ended as if all were done is the peer.
+    # Find the end that caused the others. A rank that lost a peer, or that the launcher ended, follows from
+    # the end of another rank, which may have been noticed slightly later. If nothing else failed, a rank that
+    # exited normally is the peer. Without times, the cause is unknown unless only one rank failed.
     failed = [end for end in ends if end.has_failed]
     followers = [
         end
@@ -57,7 +57,7 @@ def _get_time(end: RankEnd | None) -> int:
 
 
 def _describe_end(run: Run, end: RankEnd) -> RankEnd:
-    """Return the end with the operation, the line of the program, and the step."""
+    """Return the end with the operation, program line, and step."""
     manifest, last = run.rank_manifests.get(end.rank), run.last_step(end.rank)
     moment, step = EndMoment.BEFORE_STEPS, None
     if manifest is not None and manifest.status == "complete":

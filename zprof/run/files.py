@@ -1,7 +1,7 @@
-"""Open and place the files of a run, which may be untrusted, without pyarrow.
+"""Open and place the files of a run, which may be untrusted. Does not need pyarrow.
 
 Only regular files are opened: a pipe, or a link to a device, instead of a file would block the reader or
-never end. A file is put in place complete or not at all.
+never end. A file appears complete or not at all.
 """
 
 import errno
@@ -32,7 +32,7 @@ def open_plain(path: Path) -> BufferedReader:
     """Open a regular file, or a link to one.
 
     Raises:
-        OSError: it does not exist, cannot be read, or is not a regular file.
+        OSError: The file does not exist, cannot be read, or is not a regular file.
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
@@ -46,13 +46,13 @@ def open_plain(path: Path) -> BufferedReader:
 
 @contextmanager
 def lock_folder(folder: Path, max_wait_s: float) -> Iterator[bool]:
-    """Hold the lock of a rank's folder; yield False if another process has held it for so long.
+    """Hold the lock of a rank's folder; yield False if another process held it until the timeout.
 
-    A file system that cannot lock a folder is written without: there, a rank that others save while it goes
-    on may be damaged.
+    On a file system that cannot lock a folder, the rank is written without a lock: it may be damaged if
+    another process saves it while it continues.
 
     Raises:
-        OSError: the folder does not exist.
+        OSError: The folder does not exist.
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -77,7 +77,7 @@ def _lock(handle: int, deadline_s: float) -> bool:
 
 
 def write_atomically(target: Path, content: bytes) -> None:
-    """Write a small file so that readers see either the old or the new content, never a mix."""
+    """Write a small file atomically: readers see either the old or the new content."""
     with remove_on_error(get_temporary_path(target)) as temporary:
         temporary.write_bytes(content)
         sync_and_rename(temporary, target)
@@ -85,7 +85,7 @@ def write_atomically(target: Path, content: bytes) -> None:
 
 @contextmanager
 def remove_on_error(temporary: Path) -> Iterator[Path]:
-    """Remove a file that could not be written: on a full disk, its blocks are needed for what says so."""
+    """Remove a file that could not be written: a full disk needs its blocks for the error report."""
     try:
         yield temporary
     except OSError:
@@ -94,7 +94,7 @@ def remove_on_error(temporary: Path) -> Iterator[Path]:
 
 
 def get_temporary_path(target: Path) -> Path:
-    """Return the path under which a file is written until it is complete."""
+    """Return the path at which a file is written until it is complete."""
     return target.with_name(f".{target.name}.{os.getpid()}.tmp")
 
 
@@ -109,7 +109,7 @@ def sync_and_rename(temporary: Path, target: Path) -> str:
 
 @contextmanager
 def open_scratch_folder(purpose: str) -> Iterator[Path]:
-    """Make a folder ``zprof-PURPOSE-…`` with this process as its owner, and remove it on exit."""
+    """Make a folder ``zprof-PURPOSE-…`` owned by this process, and remove it on exit."""
     folder = make_scratch_folder(purpose)
     try:
         yield folder
@@ -118,14 +118,14 @@ def open_scratch_folder(purpose: str) -> Iterator[Path]:
 
 
 def make_scratch_folder(purpose: str) -> Path:
-    """Make a folder ``zprof-PURPOSE-…`` with this process as its owner, which must remove it."""
+    """Make a folder ``zprof-PURPOSE-…`` owned by this process, which must remove it."""
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
     (folder / _OWNER_NAME).write_text(json.dumps(to_builtins(identify_this_process())), encoding="utf-8")
     return folder
 
 
 def remove_leftovers() -> None:
-    """Remove the folders of this user whose owner has certainly ended; call it where a recording starts."""
+    """Remove this user's folders whose owner has certainly ended; called when a recording starts."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             status = folder.lstat()  # a link may lead to anything
@@ -138,7 +138,7 @@ def remove_leftovers() -> None:
 
 
 def _read_owner(folder: Path) -> ProcessIdentity | None:
-    """Return the owner of the folder, or None if it is not known (yet)."""
+    """Return the owner of the folder, or None if it is unknown (yet)."""
     try:
         handle = os.open(folder / _OWNER_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:

@@ -1,7 +1,7 @@
 """Follow a run while it is being recorded: its manifests, and the steps of all ranks as they arrive.
 
-Nothing in the folder is trusted: the amount read per poll and the amount kept are bounded. A poll costs two
-``stat`` calls per rank when nothing is new.
+Nothing in the folder is trusted: the amounts read per poll and kept are bounded. A poll without news costs
+two ``stat`` calls per rank.
 """
 
 import os
@@ -31,15 +31,15 @@ from zprof.run.manifest import (
 MAX_RANKS = 1024
 #: Number of most recent steps kept per rank.
 MAX_STEPS = 128
-#: zprof never writes longer lines, and no future version will.
+#: No version of zprof writes longer lines.
 MAX_LINE_BYTES = 4096
-#: New bytes of all ranks per poll; ranks with more continue at the next poll.
+#: Maximum new bytes of all ranks per poll; the next poll reads the rest.
 MAX_NEW_BYTES = 4 << 20
 _MAX_RANK_BYTES = 64 << 10
 _RANK_FOLDER = re.compile(r"rank(\d{5})")
 #: Status values of a rank whose recording has not ended.
 UNFINISHED = ("recording", "partial")
-#: A rank that has written nothing for this long, and for this many of its steps, is assumed to be gone.
+#: A rank that has written nothing for this long, and for the time of this many steps, is assumed to be gone.
 _MAX_SILENCE_NS, _MAX_SILENT_STEPS = 120 * 10**9, 10
 
 
@@ -57,7 +57,7 @@ class LiveRank(Struct, frozen=True, kw_only=True):
 
     @property
     def last(self) -> StepLine | None:
-        """The last step that it finished."""
+        """The last finished step."""
         return self.steps[-1] if self.steps else None
 
     @property
@@ -149,7 +149,7 @@ class LiveRun:
         return sorted(number for name in names if name and (number := int(name[1])) < world_size)
 
     def _read_new(self, followed: list["_RankFollower"]) -> None:
-        """Read new data of each rank; each poll starts at a different rank, so that none starves."""
+        """Read new data of each rank; each poll starts at a different rank, so no rank starves."""
         budget_bytes, count = MAX_NEW_BYTES, len(followed)
         for index in range(count):
             rank = followed[(self._next_rank + index) % count]
@@ -225,7 +225,7 @@ class _RankFollower:
 
 
 def is_still_recording(path: Path, now_ns: int) -> bool:
-    """Return True if a rank still seems to be recording: not all have finished and the last write is recent.
+    """Return True if ranks still seem to record: not all have finished, and the last write is recent.
 
     A killed rank leaves the same status; only the missing writes reveal it.
     """
@@ -239,7 +239,7 @@ def is_still_recording(path: Path, now_ns: int) -> bool:
 
 
 def _file_signature(path: Path) -> tuple[int, ...]:
-    """Return a signature that changes with each replacement of the file(inodes alone get reused)."""
+    """Return a signature that changes with each replacement of the file (inodes alone are reused)."""
     state = os.stat(path)
     return (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)
 
@@ -252,7 +252,7 @@ class FollowedFile:
     Args:
         path: A file that may not exist yet, and may be replaced.
         max_line_bytes: Maximum bytes of a line, without its line end.
-        on_replaced: Called when another file has replaced the followed one.
+        on_replaced: Called when another file has replaced the followed file.
     """
 
     def __init__(self, path: Path, max_line_bytes: int, on_replaced: Callable[[], None]) -> None:
@@ -264,10 +264,10 @@ class FollowedFile:
         self.long_lines, self.read_bytes = 0, 0
 
     def lines(self, max_bytes: int) -> list[bytes]:
-        """Return the lines that were completed since the last call, from at most ``max_bytes`` new bytes.
+        """Return the lines completed since the last call, from at most ``max_bytes`` new bytes.
 
         Raises:
-            OSError: the file exists and cannot be read, or is not a regular file.
+            OSError: The file exists but cannot be read, or is not a regular file.
         """
         try:
             content = self._new_bytes(max_bytes)

@@ -1,7 +1,7 @@
-"""What the lines of a stuck job's logs prove, one record per rank and group: ``log_evidence.json`` of a run.
+"""Evidence in the logs of a stuck job, one record per rank and group: ``log_evidence.json`` of a run.
 
-A log is about the ranks that wrote to it. What it does not say (the members of a group, the ranks that wrote
-nothing) is None or empty here, and never filled in.
+A log is about the ranks that wrote to it. Facts that it lacks (the members of a group, the ranks that wrote
+nothing) are None or empty here, and never filled in.
 """
 
 from enum import StrEnum
@@ -15,17 +15,17 @@ from zprof.model.findings import SourceLocation
 from zprof.run.files import open_plain, write_atomically
 
 EVIDENCE_NAME = "log_evidence.json"
-#: The name of the group of all ranks, and what torch calls it.
+#: The name of the group of all ranks, and torch's description of it.
 DEFAULT_GROUP, DEFAULT_DESCRIPTION = "0", "default_pg"
 _MAX_BYTES = 256 << 20
 
 
 class Basis(StrEnum):
-    """The kind of line that shows what a rank did."""
+    """Kind of the log line that shows what a rank did."""
 
     #: Its watchdog timed out in the operation.
     TIMEOUT = "timeout"
-    #: Its watchdog counted what the group enqueued and completed.
+    #: Its watchdog reported the group's counters of enqueued and completed operations.
     COUNTERS = "counters"
     #: It answered another rank's dump signal with its counters of the default group.
     SIGNAL = "signal"
@@ -36,10 +36,11 @@ class Basis(StrEnum):
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """An operation that a rank has entered and not finished, as its line names it.
+    """An operation that a rank has entered and not finished, as its line describes it.
 
     ``sequence``: its number in the group. ``kind``: torch's name in lower case ("all_reduce"), empty if the
-    line has none. ``inputs`` and ``outputs``: elements, None if the line has none or they are no size.
+    line has none. ``inputs`` and ``outputs``: numbers of elements, None if the line has none or they are not
+    sizes.
     """
 
     sequence: int
@@ -50,18 +51,19 @@ class Standing(Struct, frozen=True, kw_only=True):
 
     @property
     def is_p2p(self) -> bool:
-        """Return True for sends and receives, which count for themselves on each rank."""
+        """Return True for sends and receives, which each rank counts separately."""
         return self.kind in ("send", "recv", "recv_any_source") or (
             self.kind == "coalesced" and not self.inputs and not self.outputs
         )
 
 
 class RankLines(Struct, frozen=True, kw_only=True):
-    """What the lines of one rank say of one group.
+    """The lines of one rank about one group.
 
     ``rank``: global, None if only the rank in the group is known. ``group``: name of the group, empty if no
-    line names it. ``enqueued`` and ``completed``: the group's own counts on this rank; 0 for none, None if
-    not said. ``local_timeout``: its own watchdog signalled the timeout; ``signalled_by``: another rank did.
+    line contains it. ``enqueued`` and ``completed``: the group's own counts on this rank; 0 for none, None if
+    not reported. ``local_timeout``: its own watchdog signalled the timeout; ``signalled_by``: the other rank
+    that did.
     """
 
     rank: int | None
@@ -77,7 +79,7 @@ class RankLines(Struct, frozen=True, kw_only=True):
 
 
 class RankEnding(Struct, frozen=True, kw_only=True):
-    """How the process of a rank ended, as its launcher says.
+    """How the process of a rank ended, as reported by its launcher.
 
     ``rank`` is None if only the rank on its node is known. ``exit_code`` is negative for a signal.
     """
@@ -90,11 +92,10 @@ class RankEnding(Struct, frozen=True, kw_only=True):
 class LogEvidence(Struct, frozen=True, kw_only=True):
     """All that was read from the logs of a job.
 
-    ``speakers``: global ranks with any line of their own, whatever it says. ``sizes``: stated size of a
-    group, by name. ``world_size``: None if no line states it. ``unread``: lines that look like evidence and
-    were not understood. ``skipped``: logs of which only the start and the end were read.
-    ``stuck_watchdogs``: ranks whose own watchdog, or GIL, was stuck. ``stacks``: frames of the failed
-    operation by global rank, innermost first.
+    ``speakers``: global ranks that wrote any line. ``sizes``: reported group sizes, by name. ``world_size``:
+    None if no line contains it. ``unread``: lines that look like evidence but were not understood.
+    ``skipped``: logs of which only the start and the end were read. ``stuck_watchdogs``: ranks whose own
+    watchdog, or GIL, was stuck. ``stacks``: frames of the failed operation by global rank, innermost first.
     """
 
     files: int
@@ -110,12 +111,12 @@ class LogEvidence(Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Return True if nothing in the logs is about a stuck job."""
+        """Return True if the logs contain nothing about a stuck job."""
         return not (self.lines or self.endings or self.stuck_watchdogs)
 
 
 def is_default_group(name: str, description: str) -> bool:
-    """Return True for the group of all ranks, whose ranks are the global ones."""
+    """Return True for the group of all ranks, whose ranks are global ranks."""
     return name == DEFAULT_GROUP or description == DEFAULT_DESCRIPTION
 
 
@@ -123,7 +124,7 @@ def write_log_evidence(run: Path, evidence: LogEvidence) -> None:
     """Write the evidence into a run.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: The file cannot be written.
     """
     write_atomically(run / EVIDENCE_NAME, msgspec.json.encode(evidence))
 
@@ -132,7 +133,7 @@ def read_log_evidence(run: Path) -> LogEvidence | None:
     """Return the evidence of a run's logs; None if it has none.
 
     Raises:
-        BadInput: the file is damaged.
+        BadInput: The file is damaged.
     """
     path = run / EVIDENCE_NAME
     try:

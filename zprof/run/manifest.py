@@ -1,4 +1,4 @@
-"""Read and write what a run has beside its tables: the manifests, the steps' log, and how each rank ended.
+"""Read and write the files of a run besides its tables: manifests, step logs, and how each rank ended.
 
 ``manifest.json`` holds facts that are equal on every rank; ``rankNNNNN/rank.json`` holds that rank's facts.
 A reader merges them, so no rank ever waits for another.
@@ -10,8 +10,8 @@ A line of ``steps.jsonl`` is a finished step of a rank, cheap to write and to fo
 ``step``, ``begin_ns`` and ``end_ns`` are always present; unknown values are omitted. A line is shorter than
 :data:`MAX_WRITTEN_LINE_BYTES`. It is written without fsync, so a reader may see an incomplete last line.
 
-``endings/rankNNNNN.json`` is how a rank ended. A rank that was killed cannot write any more, and one that
-ended after its recorded steps does not touch its folder: the process that saw it end writes this file.
+``endings/rankNNNNN.json`` is how a rank ended. A killed rank can no longer write, and a rank that ended after
+its recorded steps does not touch its folder: the process that saw it end writes this file.
 """
 
 import json
@@ -56,7 +56,7 @@ _MAX_TIME_NS = 1 << 63
 
 
 class StepLine(Struct, frozen=True, kw_only=True):
-    """One finished step; ``window`` is the window it belongs to, empty if none was active.
+    """One finished step; ``window`` is its window, empty if none was active.
 
     ``process_bytes`` is the resident size. ``allocated_bytes`` and ``peak_allocated_bytes`` are allocator
     counters of ``device``: the current value, and the maximum since the program started or reset it. Without
@@ -109,7 +109,7 @@ def read_last_lines(path: Path) -> list[bytes]:
 
 
 def read_last_end_ns(path: Path) -> int | None:
-    """Return when the last finished step of a log ended; None if there is none."""
+    """Return when the last finished step of a log ended; None without steps."""
     steps = (decode_step(line) for line in read_last_lines(path))
     return next((step.end_ns for step in steps if step is not None), None)
 
@@ -125,10 +125,10 @@ class PlannedSteps(Struct, frozen=True, kw_only=True):
 class RunManifest(Struct, frozen=True, kw_only=True):
     """Facts that are equal on every rank of the run.
 
-    ``source``: recording, or (imported) snapshot, trace or flight_recorder. ``gaps`` are not specific to a
-    rank: files that could not be used, ranks that had to be guessed. ``planned``: None for imported runs and
-    for recordings older than this field. ``folder``: working folder of the program; its files are named
-    relative to it.
+    ``source``: recording, or (imported) snapshot, trace or flight_recorder. ``gaps`` are the gaps that are
+    not specific to a rank: unusable files, guessed ranks. ``planned``: None for imported runs and for
+    recordings older than this field. ``folder``: working folder of the program; its files are named relative
+    to it.
     """
 
     schema: str = RUN_SCHEMA
@@ -147,14 +147,14 @@ class RunManifest(Struct, frozen=True, kw_only=True):
 
 
 class TableFile(Struct, frozen=True, kw_only=True):
-    """Row count and checksum of a table on disk, from its writer."""
+    """Row count and checksum of a table on disk, as computed by its writer."""
 
     rows: int
     sha256: str
 
 
 class TablePart(Struct, frozen=True, kw_only=True):
-    """A part of a table whose window is still being recorded; ``number`` is in the name of its file."""
+    """A part of a table whose window is still being recorded; ``number`` is in its file name."""
 
     number: int
     rows: int
@@ -167,9 +167,9 @@ class RankManifest(Struct, frozen=True, kw_only=True):
     ``status`` is recording until its tables are on disk. If ``run_id`` differs from that of the run's
     manifest, the rank is left over from another recording on the same path. ``memory_mode`` is full or light,
     empty if no memory was recorded. ``parts``: tables of a window that has not ended, which become one file
-    in ``files`` when it ends. ``saved_ns``: when a flight-recorder dump was written, as its file says.
-    ``entries_left_out``: entries of the dump that could not be read; None if it is not known how many.
-    ``process``: what another rank, or the launcher, saw of a rank that could not save itself.
+    in ``files`` when it ends. ``saved_ns``: when a flight-recorder dump was written, according to its file.
+    ``entries_left_out``: number of unreadable entries of the dump; None if unknown. ``process``: what another
+    rank or the launcher observed of a rank that could not save itself.
     """
 
     rank: int
@@ -203,14 +203,14 @@ def get_part_path(table: Path, number: int) -> Path:
 
 
 def to_json(manifest: RunManifest | RankManifest) -> str:
-    """Return the manifest as indented JSON; what is not valid Unicode is replaced."""
+    """Return the manifest as indented JSON; invalid Unicode is replaced."""
     tree = to_builtins(manifest, enc_hook=_make_plain)
     text = json.dumps(tree, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _make_plain(value: object) -> str:
-    """Return a text of a subclass of ``str``, such as torch's version, as a plain one."""
+    """Return an instance of a subclass of ``str``, such as torch's version, as a plain ``str``."""
     if isinstance(value, str):
         return str(value)
     raise NotImplementedError(f"{type(value).__name__} cannot be in a manifest")
@@ -220,7 +220,7 @@ def place_rank(run: Path, provisional: Path, manifest: RankManifest) -> None:
     """Move tables that were written before their rank was known into that rank's folder of ``run``.
 
     Raises:
-        OSError: it cannot be moved.
+        OSError: A table cannot be moved.
     """
     folder = rank_folder(run, manifest.rank)
     provisional.rename(folder)
@@ -228,10 +228,10 @@ def place_rank(run: Path, provisional: Path, manifest: RankManifest) -> None:
 
 
 def read_run_manifest(run: Path) -> RunManifest:
-    """Read and check ``manifest.json``; keys unknown to this version are ignored.
+    """Read and check ``manifest.json``; unknown keys are ignored.
 
     Raises:
-        BadInput: no such run, not a run, damaged, or written by a newer zprof.
+        BadInput: The run does not exist, is not a run, is damaged, or was written by a newer zprof.
     """
     path = run / MANIFEST_NAME
     content = _read(path)
@@ -243,7 +243,7 @@ def read_rank_manifest(run: Path, rank: int) -> RankManifest:
     """Read ``rankNNNNN/rank.json``.
 
     Raises:
-        BadInput: it is missing, unreadable or damaged.
+        BadInput: The file is missing, unreadable or damaged.
     """
     path = rank_folder(run, rank) / RANK_NAME
     return _decode(_read(path), RankManifest, path)
@@ -294,10 +294,10 @@ class _EndFile(Struct, frozen=True, kw_only=True):
 
 
 def write_endings(run: Path, run_id: str, ends: Sequence[RankEnd]) -> None:
-    """Write the ends of ranks; those of other ranks that are there stay.
+    """Write the ends of ranks; existing ends of other ranks stay.
 
     Raises:
-        OSError: they cannot be written.
+        OSError: The files cannot be written.
     """
     folder = run / _FOLDER
     folder.mkdir(exist_ok=True)
@@ -310,7 +310,7 @@ def read_endings(run: Path, manifest: RunManifest) -> tuple[RankEnd, ...]:
     """Return the known ends of the ranks of a run, by rank.
 
     Raises:
-        BadInput: a file is damaged.
+        BadInput: A file is damaged.
     """
     try:
         names = os.listdir(run / _FOLDER)
@@ -322,7 +322,7 @@ def read_endings(run: Path, manifest: RunManifest) -> tuple[RankEnd, ...]:
 
 
 def limit_end(end: RankEnd) -> RankEnd:
-    """Return an end whose texts are printable, and neither too long nor too many."""
+    """Return the end with printable strings, limited in length and number."""
     return replace(
         end,
         host=limit_line(end.host),
@@ -337,7 +337,7 @@ def limit_end(end: RankEnd) -> RankEnd:
 
 
 def limit_line(text: str) -> str:
-    """Return the first characters of a text, on one line."""
+    """Return the first characters of a string, on one line."""
     return printable(text[:MAX_LINE_LENGTH].rstrip())[:MAX_LINE_LENGTH]
 
 
@@ -348,7 +348,7 @@ def _limit_location(location: SourceLocation) -> SourceLocation:
 
 
 def _read_end(run: Path, rank: int, run_id: str) -> RankEnd | None:
-    """Return the end of a rank; None if it is of an earlier run."""
+    """Return the end of a rank; None if it belongs to an earlier run."""
     path = run / _FOLDER / f"rank{rank:05d}.json"
     try:
         with open_plain(path) as file:

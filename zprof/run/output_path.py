@@ -1,9 +1,9 @@
 """Check, lock and replace the path of a run.
 
-One output has one writer: a lock file beside the output, held while it is written.
+Each output has one writer, which holds a lock file next to the output while writing.
 
-The lock belongs to the open file, so the system releases it when the process ends, however it ends. The file
-names its owner, for the message that another writer gets.
+The lock belongs to the open file, so the system releases it however the process ends. The file contains its
+owner, for the error message of another writer.
 """
 
 import errno
@@ -19,10 +19,10 @@ from pathlib import Path
 from zprof.base.errors import BadInput
 from zprof.run.manifest import read_run_manifest
 
-#: File systems without locks: two writers are then not noticed.
+#: Errors of file systems without locks: there, a second writer is not noticed.
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _MAX_OWNER_BYTES = 4096
-#: More than a file system keeps for a file without allocating a block.
+#: More bytes than a file system stores in a file without allocating a block.
 _PROBE_BYTES = 1 << 16
 
 
@@ -31,12 +31,12 @@ def replace_run(path: Path, *, force: bool) -> Iterator[None]:
     """Lock ``path`` and move an existing run away from it; restore it if no new run was written.
 
     Raises:
-        BadInput: a run exists and ``force`` is not given, something else exists at the path, another process
+        BadInput: A run exists and ``force`` is not given, something else exists at the path, another process
             is writing it, or it cannot be written.
     """
     check_output_path(path, force=force)
     with lock_output(path):
-        # Put a run back that a killed process had moved away and not replaced.
+        # Restore a run that a killed process had moved away and not replaced.
         backup = _get_backup(path)
         if not _is_taken(path) and backup.is_dir():
             with suppress(OSError):
@@ -77,15 +77,15 @@ def _get_backup(path: Path) -> Path:
 
 
 def check_output_path(path: Path, *, force: bool, since_ns: int | None = None) -> None:
-    """Refuse a path with content that a run must not replace.
+    """Reject a path with content that a run must not replace.
 
     Args:
         path: Output path of the run.
-        force: An existing run may be replaced.
+        force: Whether an existing run may be replaced.
         since_ns: Anything created after this time was written by another rank of the same job.
 
     Raises:
-        BadInput: a run exists and ``force`` is not given, or something else exists at the path.
+        BadInput: A run exists and ``force`` is not given, or something else exists at the path.
     """
     if not _is_taken(path) or (since_ns is not None and path.stat().st_mtime_ns >= since_ns):
         return
@@ -109,10 +109,10 @@ def _is_run(path: Path) -> bool:
 
 @contextmanager
 def lock_output(path: Path) -> Iterator[None]:
-    """Hold the lock of an output; creates the folder that the output will be in.
+    """Hold the lock of an output; create the folder that will contain the output.
 
     Raises:
-        BadInput: another process is writing the output, or the folder cannot be written.
+        BadInput: Another process is writing the output, or the folder cannot be written.
     """
     path = Path(os.path.abspath(path))
     lock = path.with_name(f".{path.name}.lock")

@@ -7,9 +7,9 @@
     <engine>::copy <what> unit=<name> bytes=<int>
     <engine>::ping
 
-Any engine may use this grammar. What runs within a ping measures clocks and is no part of the program. A
-wait without a kind is anonymous: the thread was blocked, but on what is unknown. Fields may be in any order;
-unknown fields are ignored, and text that does not match is not a range.
+Any engine may use this grammar. Work within a ping measures clocks and is not part of the program. A wait
+without a kind is anonymous: it is unknown what blocked the thread. Fields may be in any order; unknown fields
+are ignored, and text that does not match is not a range.
 """
 
 import re

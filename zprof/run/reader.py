@@ -1,9 +1,9 @@
-"""Read a run: lazily, with validation, read-only.
+"""Read a run lazily, validate it, and never write to it.
 
 Opening a run reads only its manifests; the code that reads tables is imported with the first table.
 
-Manifests with impossible numbers are refused, because each numeric fact has a range: no other code has to
-expect a negative size or a number that does not fit into a table.
+Each numeric fact has a range, and manifests with impossible numbers are rejected: no other code has to expect
+a negative size or a number that does not fit into a table.
 """
 
 import json
@@ -42,16 +42,16 @@ from zprof.run.manifest import (
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-#: How often a table is looked for again because its rank has written a newer one, or is just placing it.
+#: Maximum retries for a table whose rank has written a newer version, or is just placing it.
 _MAX_ATTEMPTS, _MIN_ATTEMPTS, _PLACING_S = 20, 2, 0.01
 _RANK_FOLDER = re.compile(r"rank(\d{5}|[1-9]\d{5,6})")
 #: Every number of a manifest fits into an int64 column; none is negative.
 _ANY = range(1 << 63)
 _COUNT = range(1, 1 << 31)
-#: Far beyond any model, and the product of the two is an int64.
+#: Far beyond any model; the product of the two fits into an int64.
 _ELEMENTS = range(1 << 50)
 _ELEMENT_BYTES = range(1 << 12)
-#: By the name of the field, wherever it is in the manifest.
+#: By field name, anywhere in the manifest.
 _RANGES: Mapping[str, range] = {
     "world_size": range(1, (1 << 20) + 1),
     "rank": range(1 << 20),
@@ -94,7 +94,7 @@ class Run:
         return other
 
     def select(self, ranks: Sequence[int]) -> "Run":
-        """Return this run with some of its ranks only."""
+        """Return this run with only some of its ranks."""
         other = Run.__new__(Run)
         other.path, other.manifest = self.path, self.manifest
         other.rank_manifests = {rank: self.rank_manifests[rank] for rank in ranks}
@@ -134,7 +134,7 @@ class Run:
         """Return one table of one rank as Arrow, checked against schema, row count and checksum.
 
         Raises:
-            BadInput: the rank or table does not exist, is damaged, or does not match the manifest.
+            BadInput: The rank or table does not exist, is damaged, or does not match the manifest.
         """
         for attempt in range(_MAX_ATTEMPTS):
             try:
@@ -161,7 +161,7 @@ class Run:
         return read_table(path, name, files[name], columns)
 
     def _reread_rank(self, rank: int) -> bool:
-        """Read the manifest of a rank again; return True if it is a newer one, which is used from now on."""
+        """Read the manifest of a rank again; return True if it is newer, and use it from now on."""
         known = self.rank_manifests.get(rank)
         manifest = self._read_rank(rank) if known is not None else None
         if manifest is None or manifest == known:
@@ -190,7 +190,7 @@ class Run:
         return None
 
     def last_step_end_ns(self, rank: int) -> int | None:
-        """Return when the last finished step of a rank ended, even if it was killed; None if unknown."""
+        """Return the end time of a rank's last finished step, even if it was killed; None if unknown."""
         return read_last_end_ns(rank_folder(self.path, rank) / STEPS_NAME)
 
     def _folders(self) -> list[int]:
@@ -208,7 +208,7 @@ class Run:
         return manifest if manifest.run_id == self.manifest.run_id else None
 
     def _make_rank_gap(self, rank: int) -> Gap:
-        """Return the gap of a rank that is missing, or whose recording is cut short."""
+        """Return the gap of a rank that is missing or has a truncated recording."""
         is_loaded = rank in self.rank_manifests
         if not is_loaded and self._read_rank(rank) is None:
             return make_gap("rank_without_data", rank=rank)
@@ -222,7 +222,7 @@ class Run:
         return make_gap(key, rank=rank, detail=f"killed, or still running, {when}", last=last)
 
     def _make_columns_gap(self) -> list[Gap]:
-        """Return one gap for all optional columns that tables lack: what they hold is unknown."""
+        """Return one gap for all missing optional columns, whose values are unknown."""
         from zprof.run.schema import TABLES
         from zprof.run.table_reader import list_missing_columns
 
@@ -264,7 +264,7 @@ def check_run_facts(manifest: RunManifest, path: Path) -> None:
     """Check the numbers of a run's manifest.
 
     Raises:
-        BadInput: a number is impossible; the message has its name and value. Or the settings are too many or
+        BadInput: A number is impossible (the message has its name and value), or the settings are too many or
             too long.
     """
     _check_numbers(manifest, path)
@@ -280,7 +280,7 @@ def check_rank_facts(manifest: RankManifest, rank: int, path: Path) -> None:
     """Check the numbers of the manifest in the folder of ``rank``.
 
     Raises:
-        BadInput: a number is impossible or the rank is another one; the message has its name and value.
+        BadInput: A number is impossible or the rank is a different one; the message has its name and value.
     """
     _check_numbers(manifest, path)
     if manifest.rank != rank:
@@ -306,7 +306,7 @@ def _list_numbers(value: object, name: str) -> Iterator[tuple[str, int]]:
         for key, entry in value.items():
             yield from _list_numbers(entry, f"{name}.{key}")
     elif isinstance(value, tuple):
-        # Of many step numbers the extremes are enough.
+        # Of many step numbers, checking the extremes suffices.
         is_plain = bool(value) and all(type(entry) is int for entry in value)
         for entry in (min(value), max(value)) if is_plain else value:
             yield from _list_numbers(entry, name)

@@ -6,7 +6,7 @@ is unknown, never 0. Names are dictionary-encoded.
 
 import pyarrow as pa
 
-#: Text with repeated values.
+#: Strings with repeated values.
 TEXT = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -49,7 +49,7 @@ STACK = pa.schema(
     ]
 )
 
-#: Where the thread of the training loop was during the time window. ``kind``: timer (at regular times) or
+#: Where the thread of the training loop was during the time window. ``kind``: timer (at regular intervals) or
 #: read (a tensor's value was read back). ``stack`` numbers the stacks of ``host_stack``, which has the
 #: columns of ``stack``.
 HOST_SAMPLE = pa.schema(
@@ -62,9 +62,9 @@ HOST_SAMPLE = pa.schema(
 
 #: One row per block of a CUDA allocator's history (recorded, or from a snapshot file). ``freed_ns`` is when
 #: the program freed it (free_requested), ``released_ns`` when no stream used it any more (free_completed); in
-#: between it cannot be reused. ``before_history``: it existed when the history starts, which is then its
-#: ``allocated_ns``. ``tag`` is the program's own tag (user_metadata), ``pool`` the id of a private pool
-#: ("0,0" is the default one).
+#: between it cannot be reused. ``before_history``: it existed before the history; ``allocated_ns`` is then
+#: the start of the history. ``tag`` is the program's own tag (user_metadata), ``pool`` the id of a private
+#: pool ("0,0" is the default one).
 BLOCK = pa.schema(
     [
         make_column("device", TEXT),
@@ -98,9 +98,9 @@ SEGMENT = pa.schema(
     ]
 )
 
-#: A tenant's claim on the lifetime of a storage (``generation``) from ``time_ns`` on; ``gained`` false ends
-#: it. ``backdated``: the claim covers the storage from its allocation on. ``via``: the hook or rule that made
-#: the claim.
+#: A tenant's claim on the lifetime of a storage (``generation``), starting at ``time_ns``; ``gained`` false
+#: ends it. ``backdated``: the claim starts at the allocation of the storage. ``via``: the hook or rule that
+#: made the claim.
 ROLE = pa.schema(
     [
         make_column("generation", pa.int64()),
@@ -185,12 +185,12 @@ EVENTS = pa.schema(
 #:
 #: ``group`` is the sorted global ranks ("0,1,2"), followed by a suffix that distinguishes groups over the
 #: same ranks ("0,1,2#mesh_fsdp"); "pg:<name>" if its ranks are unknown, "stream:<id>" (size 0) if nothing is
-#: known. ``sequence`` counts within the group; of sends and receives, per peer. ``bytes`` is the full
+#: known. ``sequence`` counts within the group; for sends and receives, per peer. ``bytes`` is the full
 #: (gathered) tensor, 0 if unknown (a gap says so).
 #: start/end: when it ran. The row of a kernel has exactly the start, end and stream of its event. A
 #: collective that runs on copy engines has one row from the start of its first copy to the end of its last,
 #: on the stream of the first (method "copies"); its copies are within that interval.
-#: launch_*: the host's call. wait_*: the host blocked for its result.
+#: launch_*: the host's call. wait_*: the host was blocked waiting for its result.
 #: ``peer_rank`` is the global rank of the other side of a send or recv, and the root of a one-sided kind.
 #: ``method`` is the reader's method that produced the row (range, gloo_fifo, nccl, copies, operator,
 #: kernel_name, ...), followed by "_order" if ``sequence`` is only the order on this rank.
@@ -224,9 +224,9 @@ COLLECTIVES = pa.schema(
 #: bytes of the segment that the driver was asked for), oom_stack (number: its stack, if known), oom_pool
 #: (name: the private pool that the request was for, number: the device; absent for the common pool).
 #: From a watch: stuck (number: nanoseconds without progress when the rank's state was saved) and resumed
-#: (number: nanoseconds that the stall lasted in all).
-#: ``thread_cpu_ns``: processor time that the thread of the training loop had used so far, in step_begin and
-#: step_end of a recording; ``thread_queued_ns``: time that it had been ready to run but waited for a
+#: (number: total nanoseconds of the stall).
+#: ``thread_cpu_ns``: processor time used so far by the thread of the training loop, in step_begin and
+#: step_end of a recording; ``thread_queued_ns``: time so far in which it was ready to run but waited for a
 #: processor (Linux).
 MARK = pa.schema(
     [
@@ -271,9 +271,9 @@ FLIGHT = pa.schema(
     ]
 )
 
-#: One row per process group that a rank is in. ``ranks``: global ranks in the order of the group ("0,4,8"),
-#: empty if unknown. ``last_*``: the highest sequence number that was enqueued, started, completed (for a
-#: group of sends and receives their own); null if unknown.
+#: One row per process group of a rank. ``ranks``: global ranks in the order of the group ("0,4,8"), empty if
+#: unknown. ``last_*``: the highest sequence number that was enqueued, started, completed (for a group of
+#: sends and receives, of their own counter); null if unknown.
 FLIGHT_GROUP = pa.schema(
     [
         make_column("group", TEXT),
@@ -286,7 +286,7 @@ FLIGHT_GROUP = pa.schema(
     ]
 )
 
-#: Where each thread of the process was when a watch found no progress. ``stack`` numbers ``flight_stack``.
+#: Position of each thread of the process when a watch found no progress. ``stack`` numbers ``flight_stack``.
 FLIGHT_THREAD = pa.schema(
     [
         make_column("thread", pa.int64()),

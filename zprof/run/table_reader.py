@@ -1,11 +1,11 @@
-"""Read one table of a run, checked before it is used.
+"""Read one table of a run, after checking it.
 
-Nothing in a run is trusted: schema, row count and checksum are compared with the manifest, and a table that
-would not fit in memory is refused by its declared size.
+Nothing in a run is trusted: schema, row count and checksum are compared with the manifest, and a table is
+rejected if its declared size would not fit in memory.
 
 ``pa.array``, ``pa.scalar`` and ``Array.to_numpy`` import pandas: 50 MB of the memory of a program that is
-being recorded, and most of the time of a short command. So do functions of ``pyarrow.compute`` that are given
-a Python number.
+being recorded, and most of the time of a short command. So do functions of ``pyarrow.compute`` with a Python
+number as an argument.
 """
 
 import hashlib
@@ -32,17 +32,17 @@ import numpy as np
 import numpy.typing as npt
 
 _MAX_ROWS = 50_000_000
-#: Limit on the unpacked size: repeated texts are stored once, so a few rows can have long ones.
+#: Limit on the unpacked size: repeated strings are stored once, so many rows can share a long one.
 _MAX_TEXT_BYTES = 64 << 20
 _MAX_ROW_BYTES = 1 << 10
-#: A table of at most this size is read at once; threads would take longer to start than to decode it.
+#: A table of at most this size is read without threads, which would take longer to start than to decode it.
 _MAX_SMALL_BYTES = 1 << 17
 _NUMPY_TYPES: dict[pa.DataType, type[np.generic]] = {
     pa.int64(): np.int64,
     pa.int32(): np.int32,
     pa.float64(): np.float64,
 }
-#: Numbers of these types are read where they are.
+#: Numbers of these types are read without a copy.
 _READ_TYPES: dict[pa.DataType, type[np.generic]] = {
     **_NUMPY_TYPES,
     pa.int8(): np.int8,
@@ -53,7 +53,7 @@ _READ_TYPES: dict[pa.DataType, type[np.generic]] = {
     pa.uint64(): np.uint64,
     pa.float32(): np.float32,
 }
-#: Types of ``array.array``, which refuses a float in a column of integers.
+#: Types of ``array.array``, which rejects a float in an integer column.
 _TYPE_CODES = {pa.int64(): "q", pa.int32(): "i", pa.float64(): "d"}
 
 
@@ -61,7 +61,7 @@ def read_table(path: Path, name: str, file: TableFile, columns: Sequence[str] | 
     """Return a table as Arrow; ``file`` is its entry in the manifest.
 
     Raises:
-        BadInput: it does not exist, is damaged, or does not match the manifest.
+        BadInput: The table does not exist, is damaged, or does not match the manifest.
     """
     try:
         with _open_checked(path, file) as content:
@@ -100,10 +100,10 @@ def read_table(path: Path, name: str, file: TableFile, columns: Sequence[str] | 
 def read_parts(
     path: Path, name: str, parts: Sequence[TablePart], columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Return a table whose window was cut short, from its parts; ``path`` is that of the complete table.
+    """Return a table with a truncated window from its parts; ``path`` is the path of the complete table.
 
     Raises:
-        BadInput: a part does not exist, is damaged, or does not match the manifest.
+        BadInput: A part does not exist, is damaged, or does not match the manifest.
     """
     if sum(part.rows for part in parts) > _MAX_ROWS:
         raise BadInput(f"{path}: its parts have too many rows", hint="record the run again")
@@ -113,9 +113,9 @@ def read_parts(
 
 
 def list_missing_columns(paths: Sequence[Path], name: str) -> list[str]:
-    """Return the optional columns that a file of a table lacks; none of a file that cannot be read.
+    """Return the optional columns missing in a table's file; none if it cannot be read.
 
-    ``read_table()`` reads them as null, and refuses what cannot be read.
+    ``read_table()`` reads them as null, and rejects unreadable files.
     """
     missing: set[str] = set()
     for path in paths:
@@ -143,7 +143,7 @@ def _open_checked(path: Path, file: TableFile) -> BufferedReader:
     """Open the table that the manifest refers to.
 
     A writer updates the manifest before it renames the table. It may have been killed in between, or be about
-    to rename it now: hence the staged path, then the final path again.
+    to rename it: hence the staged path is tried, then the final path again.
     """
     for candidate in (path, get_staged_path(path), path):
         try:
@@ -182,7 +182,7 @@ def _read(
 
 def _check_nulls(path: Path, table: pa.Table) -> None:
     for field, column in zip(table.schema, table.columns, strict=True):
-        # Whether a value is missing; a text can also be a null in the dictionary.
+        # True for missing values; a string can also be a null in the dictionary.
         if not field.nullable and (
             bool(column.null_count)
             if not pa.types.is_dictionary(column.type)
@@ -194,10 +194,10 @@ def _check_nulls(path: Path, table: pa.Table) -> None:
 
 
 def make_array(values: Any, kind: pa.DataType) -> pa.Array:
-    """Return a column of type ``kind``: a number, a bool or a dictionary of texts; None becomes null.
+    """Return a column of type ``kind``: a number, a bool or a dictionary of strings; None becomes null.
 
     Raises:
-        ArrowException, TypeError, OverflowError: a value does not have that type.
+        ArrowException, TypeError, OverflowError: A value does not have that type.
     """
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
@@ -219,7 +219,7 @@ def make_array(values: Any, kind: pa.DataType) -> pa.Array:
 
 
 def make_masked(values: npt.NDArray[Any], kind: pa.DataType, mask: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return the numbers as a column; those where ``mask`` is set become null."""
+    """Return the numbers as a column; masked numbers become null."""
     null_count = int(np.count_nonzero(mask))
     validity = pa.py_buffer(np.packbits(~mask, bitorder="little")) if null_count else None
     data = pa.py_buffer(np.ascontiguousarray(values, dtype=_NUMPY_TYPES[kind]))
@@ -227,7 +227,7 @@ def make_masked(values: npt.NDArray[Any], kind: pa.DataType, mask: npt.NDArray[n
 
 
 def make_texts(texts: Sequence[str]) -> pa.StringArray:
-    """Return texts as an array without nulls; what is not valid Unicode, as in some paths, is escaped."""
+    """Return strings as an array without nulls; invalid Unicode, as in some paths, is escaped."""
     encoded = [text.encode("utf-8", "backslashreplace") for text in texts]
     offsets = np.zeros(len(encoded) + 1, dtype=np.int32)
     np.cumsum([len(text) for text in encoded], out=offsets[1:])
@@ -249,10 +249,10 @@ def join_chunks(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def read_numbers(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[Any]:
-    """Return a column of numbers or truth values as a read-only array; what is null has any value.
+    """Return a column of numbers or bools as a read-only array; nulls have arbitrary values.
 
     Raises:
-        TypeError: the column has another type.
+        TypeError: The column has another type.
     """
     values = join_chunks(column)
     data = values.buffers()[1] if len(values) else b""
@@ -273,7 +273,7 @@ def read_known(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _read_bits(data: pa.Buffer | bytes, values: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return the bits of the rows of an array as truth values."""
+    """Return the bits of an array's rows as bools."""
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
     return bits[values.offset : values.offset + len(values)].astype(np.bool_)
 

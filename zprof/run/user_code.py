@@ -1,4 +1,4 @@
-"""Tell the user's own code from libraries, by the names of files in stacks, which nobody has checked."""
+"""Distinguish the user's code from libraries, by the untrusted file names in stacks."""
 
 import re
 import sys
@@ -8,8 +8,7 @@ from pathlib import PurePosixPath
 
 from zprof.model.findings import SourceLocation
 
-#: Parts of the paths of torch, installed or in a source tree, of Python's own modules, and of code that a
-#: compiler wrote.
+#: Parts of the paths of torch (installed or in a source tree), of Python's modules, and of generated code.
 _TORCH_PATH = re.compile(
     r"-packages/torch/"
     r"|/torch/(?:_\w+|nn|distributed|utils|optim|autograd|cuda|amp|profiler|fx|func\w*)(?:/|\.py$|$)"
@@ -22,7 +21,7 @@ _LIBRARY_PATH = re.compile(
     r"|/zprof/(?:__main__\.py$|(?:cli|collectors|integrations|notebook|reference_engine|run|testing)/)",
     re.ASCII,
 )
-#: Packages whose files a profiler names relative to the folder of installed packages.
+#: Packages whose files a profiler lists relative to the folder of installed packages.
 _PACKAGES = frozenset(
     (
         "accelerate", "apex", "bitsandbytes", "composer", "datasets", "deepspeed", "einops", "flash_attn",
@@ -31,14 +30,14 @@ _PACKAGES = frozenset(
         "tqdm", "transformer_engine", "transformers", "triton", "trl", "vllm", "wandb", "xformers", "zprof",
     )
 )  # fmt: skip
-#: ``train.py:31 main``, as stacks of memory are kept; ``train.py(31): main``, as torch's profiler writes it.
+#: ``train.py:31 main``, as in memory stacks; ``train.py(31): main``, as torch's profiler writes it.
 _FRAME = re.compile(r"(?P<file>[^\n]+):(?P<line>\d{1,9}) (?P<function>[^\n]+)")
 _CALL = re.compile(r"(?P<file>[^\n]+)\((?P<line>\d{1,9})\): (?P<function>[^\n]+)")
 _MAX_TEXT = 400
 
 
 class CodeOwner(Enum):
-    """Who wrote a Python file: torch or Python itself; another installed package or zprof; else the user."""
+    """Owner of a Python file: torch or Python itself; another installed package or zprof; else the user."""
 
     TORCH = "torch"
     LIBRARY = "library"
@@ -46,14 +45,14 @@ class CodeOwner(Enum):
 
 
 def find_code_owner(path: str) -> CodeOwner:
-    """Return who wrote a Python file; the path starts with a slash, and has no other kind of slash."""
+    """Return the owner of a Python file; its path starts with a slash and has no backslashes."""
     if _TORCH_PATH.search(path):
         return CodeOwner.TORCH
     return CodeOwner.LIBRARY if _LIBRARY_PATH.search(path) else CodeOwner.USER
 
 
 def find_user_frame(stack: Iterable[str], folder: str = "") -> SourceLocation | None:
-    """Return the innermost frame of the user's code in a stack of texts, None if there is none."""
+    """Return the innermost frame of the user's code in a stack, given as strings; None if there is none."""
     locations = (parse_frame(text, _FRAME, folder) for text in stack)
     return next((location for location in locations if location is not None), None)
 
@@ -64,7 +63,7 @@ def parse_profiler_call(name: str, folder: str = "") -> SourceLocation | None:
 
 
 def parse_frame(text: str, pattern: re.Pattern[str], folder: str) -> SourceLocation | None:
-    """Return the location that a text names, None if it is not one of the user's code."""
+    """Return the location of a frame given as a string; None if it is not the user's code."""
     match = pattern.fullmatch(text[: 2 * _MAX_TEXT])
     if match is None:
         return None

@@ -1,7 +1,7 @@
 """Write one rank's part of a run, independently and atomically: Parquet tables, then the manifest.
 
 Every file appears complete or not at all (temporary name, fsync, rename), except ``steps.jsonl``: one line is
-appended per finished step, so that the progress of a killed rank is known. A table that is recorded over many
+appended per finished step, so the progress of a killed rank is known. A table that is recorded over many
 steps is written in parts while the program runs, and its parts become one file when its window ends.
 
 Ascending times are stored as differences, other integers with byte stream split, repeated values with a
@@ -54,20 +54,20 @@ _ASCENDING = frozenset({"start_ns", "time_ns"})
 _FEW_VALUES = frozenset({"thread", "stream", "bytes", "peer_rank"})
 #: Tables for which the encodings were measured.
 _TRACE_TABLES = frozenset({"events", "collectives", "mark"})
-#: Another process holds the lock of the folder for milliseconds, unless it was stopped meanwhile.
+#: Another process holds the lock of the folder for milliseconds, unless it is stopped.
 _MAX_LOCK_WAIT_S = 5.0
-#: Small tables of a thousand ranks are read together: here, time matters more than size.
+#: Small tables of a thousand ranks are read together: for them, time matters more than size.
 _FLIGHT_TABLES = frozenset({"flight", "flight_group", "flight_stack"})
 
 
 class RankWriter:
     """Writer of the folder of one rank, usable from several threads.
 
-    While this process does not respond, another may save the rank; tables that the other wrote stay until
-    this writer replaces them. Creating it deletes leftovers of an earlier run.
+    While this process does not respond, another may save the rank; the tables of that process stay until this
+    writer replaces them. Creating a writer deletes leftovers of an earlier run.
 
     Raises:
-        BadInput: the path contains something other than a run.
+        BadInput: The path contains something other than a run.
     """
 
     def __init__(self, run: Path, rank: int, manifest: RunManifest) -> None:
@@ -127,7 +127,7 @@ class RankWriter:
                 self._parts.setdefault(name, []).append(part)
 
     def replace_tail(self, name: str, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Write the rows of a table that may still change, in place of those written by the last call."""
+        """Write the rows of a table that may still change, replacing those of the last call."""
         with self._lock:
             previous, tail = self._tails.pop(name, None), self._write_part(name, columns)
             if previous is not None:
@@ -136,10 +136,10 @@ class RankWriter:
                 self._tails[name] = tail
 
     def merge_parts(self, name: str, last_rows: Mapping[str, Sequence[Any]]) -> None:
-        """Write the last rows of a table, then make its parts one file, with one part in memory at a time.
+        """Write the last rows of a table, then join its parts into one file, one part in memory at a time.
 
         Raises:
-            OSError: it cannot be written; the parts stay.
+            OSError: The file cannot be written; the parts stay.
         """
         with self._lock:
             self.append(name, last_rows)
@@ -186,7 +186,7 @@ class RankWriter:
                 self._obsolete.pop().unlink(missing_ok=True)
 
     def publish(self, gaps: Sequence[Gap]) -> None:
-        """List the tables written so far, with more gaps; the recording goes on, or has ended before."""
+        """List the tables written so far, with additional gaps; the recording continues, or has ended."""
         with self._lock:
             has_begun = self._manifest.status != "recording"
             self._manifest = replace(
@@ -197,7 +197,7 @@ class RankWriter:
             self._place_tables()
 
     def _place_tables(self) -> None:
-        """Write the manifest, and put the tables that were written since the last one in place."""
+        """Write the manifest, and place the tables written since the last manifest."""
         with lock_folder(self.folder, _MAX_LOCK_WAIT_S):
             self._adopt_tables()
             self._write_manifest()
@@ -219,7 +219,7 @@ class RankWriter:
             self._manifest = replace(self._manifest, files=self._manifest.files | adopted)
 
     def _write_part(self, name: str, columns: Mapping[str, Sequence[Any]]) -> TablePart | None:
-        """Write one part of a table; None if it adds no rows to those before."""
+        """Write one part of a table; return None if it adds no rows."""
         if name in self._parts and not len(next(iter(columns.values()), ())):
             return None
         number, self._next_part = self._next_part, self._next_part + 1
@@ -240,8 +240,8 @@ def stage_table(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | 
     """Write a table next to its final path; only nullable columns may be missing.
 
     The manifest that lists it is written next, and :func:`place_table` follows. A kill in between leaves
-    either the older manifest with the older tables, or the new one, whose tables a reader finds at the staged
-    path.
+    either the older manifest with the older tables, or the new manifest, whose tables a reader finds at the
+    staged path.
 
     Raises:
         OSError: it cannot be written.
@@ -256,14 +256,14 @@ def place_table(folder: Path, name: str) -> None:
     """Replace the table with the staged one.
 
     Raises:
-        OSError: it cannot be renamed.
+        OSError: The file cannot be renamed.
     """
     target = folder / f"{name}.parquet"
     get_staged_path(target).rename(target)
 
 
 def write_provisional(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> TableFile:
-    """Write a table into a folder that is not read until it is complete, from reproducible data.
+    """Write a table of reproducible data into a folder that is not read until it is complete.
 
     Skips fsync, which would take half a minute for a thousand ranks.
 
@@ -288,7 +288,7 @@ def _stage_parts(folder: Path, name: str, parts: Sequence[Path]) -> TableFile:
     staged, schema = get_staged_path(folder / f"{name}.parquet"), TABLES[name]
     rows = 0
     with remove_on_error(get_temporary_path(staged)) as temporary:
-        # Arrow accepts only UTF-8 paths, so it is given open files.
+        # Arrow only accepts UTF-8 paths, so open files are passed.
         with temporary.open("wb") as file, pq.ParquetWriter(file, schema, **_get_options(name)) as writer:
             for part in parts:
                 with part.open("rb") as content:

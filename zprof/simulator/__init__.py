@@ -1,5 +1,5 @@
 """Simulate sharded training jobs with known causes of slowness, and write them as Kineto traces.
 
-A test bed that knows nothing of the rules of diagnosis: jobs are drawn from what is public about models,
-clusters and PyTorch, and what a cause costs is the difference to the same job without it.
+A test bed that is independent of the diagnosis rules: jobs are drawn from public facts about models, clusters
+and PyTorch, and the cost of a cause is the difference to the same job without it.
 """

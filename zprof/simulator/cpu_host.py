@@ -19,7 +19,7 @@ _NO_WAIT_NS: Final = 2_000
 
 
 class CpuHost(Host):
-    """A rank whose main thread does what elsewhere a device's compute stream does."""
+    """A rank whose main thread does the work of a device's compute stream."""
 
     def __init__(self, machine: Machine, rank: Rank) -> None:
         super().__init__(machine, rank)
@@ -29,7 +29,7 @@ class CpuHost(Host):
         self.awaited: set[Task | None] = {None}
 
     def enqueue(self, stream: int, task: Task, event: Event | None = None) -> None:
-        """Append a task to a stream; an event stands for the last collective that it comes after."""
+        """Append a task to a stream; an event stands for the last collective before it."""
         if task.cat == "collective":
             self.last[stream] = task
         elif event is not None and task.cat == "record":
@@ -39,7 +39,7 @@ class CpuHost(Host):
         super().enqueue(stream, task, event)
 
     def launch_collective(self, op: p.Op) -> Generator[Event]:
-        """Hand a collective to the thread of its group; an engine may write a range around the call."""
+        """Pass a collective to the thread of its group; an engine may write a range around the call."""
         began = self.now
         yield from super().launch_collective(op)
         if self.machine.job.dialect.names_collectives and self.machine.record:
@@ -51,12 +51,12 @@ class CpuHost(Host):
             self.row("user_annotation", name, p.MAIN, began, 0)
 
     def identify(self, task: Task) -> str:
-        """Return kind, group and number of a collective as ranges of engines state them."""
+        """Return kind, group and number of a collective as in engine ranges."""
         kind, *_, number = task.info
         return f"{kind} pg={self.groups.describe(task.kind, self.rank.index)[0]} seq={number}"
 
     def launch_kernel(self, op: p.Op) -> Generator[Event]:
-        """Compute on the main thread; its time outside of operators is Python's."""
+        """Compute on the main thread; its time outside of operators is Python time."""
         _, tid, _, kind, ns, key = op
         assert isinstance(key, int)
         assert isinstance(ns, int)
@@ -72,13 +72,13 @@ class CpuHost(Host):
             self.row("cpu_op", name, int(tid), task.start, 0)
 
     def run_here(self, task: Task) -> Generator[Event]:
-        """Do some work on the main thread, which goes on when it is done."""
+        """Do some work on the main thread, which continues when it is done."""
         self.external += 1
         self.launch_task(p.COMPUTE, task)
         yield from self.await_events(self.mark_streams([p.COMPUTE]))
 
     def await_event(self, op: p.Op) -> Generator[Event] | None:
-        """Let a worker, or the main thread itself, wait for an event."""
+        """Let a worker or the main thread wait for an event."""
         _, stream, key = op
         assert isinstance(key, int)
         event = self.rank.events.pop(key, None) if stream == p.COMPUTE else None
@@ -101,7 +101,7 @@ class CpuHost(Host):
             self.row("wait", "zprof::wait", p.MAIN, begin, 0)
 
     def name_waits(self, begin: int, events: list[Event]) -> None:
-        """Record for which collectives the main thread waited: for each once, in the order of their ends."""
+        """Record the collectives for which the main thread waited, each once, in the order of their ends."""
         ends = {event.collective: event.time for event in events if event.collective not in self.awaited}
         woken = self.now
         for task, end in sorted(ends.items(), key=lambda item: item[1]):
@@ -115,7 +115,7 @@ class CpuHost(Host):
         self.now = woken
 
     def read_result(self, op: p.Op) -> Generator[Event]:
-        """Wait for all that is in flight: on a processor, that is what a value read back may depend on."""
+        """Wait for everything in flight: on a CPU, a value that is read back may depend on all of it."""
         return self.block(self.mark_streams([s.name for s in self.rank.streams if s.name != p.COMPUTE]))
 
     def copy_memory(self, op: p.Op) -> Generator[Event] | None:

@@ -25,7 +25,7 @@ _TYPES: Final = {2: "c10::BFloat16", 4: "float"}
 
 
 class CpuTraceWriter(TraceWriter):
-    """What a rank without a device records: no runtime calls, no streams, a thread for each group."""
+    """The recording of a rank without a device: no runtime calls, no streams, one thread per group."""
 
     def __init__(self, schedule: Schedule, rank: Rank) -> None:
         super().__init__(schedule, rank)
@@ -33,7 +33,7 @@ class CpuTraceWriter(TraceWriter):
         """Threads of gloo by communicator."""
 
     def add(self, cat: str, name: str, tid: int, start: int, duration: int, args: Row) -> None:
-        """Append a row of the main thread, which runs the backward, too."""
+        """Append a row of the main thread, which also runs the backward pass."""
         if cat == "cuda_runtime":
             return
         if cat == "wait":
@@ -47,7 +47,7 @@ class CpuTraceWriter(TraceWriter):
     def add_runtime(
         self, name: str, tid: int, start: int, duration: int, correlation: int, external: int
     ) -> None:
-        """Append nothing: there is no runtime of a device."""
+        """Append nothing: there is no device runtime."""
 
     def add_sync(
         self, what: str, target: int, start: int, duration: int, correlation: int, external: int
@@ -82,7 +82,7 @@ class CpuTraceWriter(TraceWriter):
                 self.add_execution(task)
 
     def add_execution(self, task: Task) -> None:
-        """Append what a thread of gloo did for a collective."""
+        """Append the work of a gloo thread for a collective."""
         operation, _, sent, _, itemsize, _ = task.info
         worker = self.workers.setdefault(task.kind, self.pid + 11 + len(self.workers))
         ts, dur = self.clock.span(task.start, task.end - task.start)
@@ -109,7 +109,7 @@ class CpuTraceWriter(TraceWriter):
         return {}
 
     def name_threads(self) -> list[tuple[int, int, str]]:
-        """Return process, thread and name; a worker has a Python thread's name until gloo renames it."""
+        """Return process, thread and name; a worker keeps a Python thread's name until gloo renames it."""
         threads = [(self.pid, self.pid, f"thread {self.pid} (python3)")]
         for worker in self.workers.values():
             threads.append((self.pid, worker, f"thread {worker} (python3)"))
@@ -117,7 +117,7 @@ class CpuTraceWriter(TraceWriter):
         return threads
 
     def distributed_info(self) -> Row:
-        """Return the process groups of gloo."""
+        """Return gloo's process groups."""
         info = super().distributed_info()
         info.pop("nccl_version", None)
         config = [entry | {"backend_config": "cpu:gloo,cuda:gloo"} for entry in info.get("pg_config", ())]

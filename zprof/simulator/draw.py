@@ -1,13 +1,13 @@
-"""Draw jobs at random: models, engines, clusters, hosts and trace dialects as they occur in public.
+"""Draw random jobs: models, engines, clusters, hosts and trace dialects as in public sources.
 
-Sources of the ranges: transformer shapes of public models (hidden size 1024 to 5120, 12 d^2 parameters a
-block, vocabularies of 32k to 128k); nccl-tests bus bandwidths (8xA100 about 230, 8xH100 about 370, PCIe 6
-to 24, InfiniBand 10 to 45, Ethernet 1.5 to 8 GB/s); latencies of NCCL of 10 to 60 us; device data sheets
-for memory rates. The ratio of gather to forward time is lognormal around 0.45: people raise the batch
-until memory is full, and shard where communication nearly hides. Host pace and launch gaps are read off
-public Kineto traces: 5 to 13 us a launch, medians of 25 to 210 us between launches under a profiler with
-shapes, about 1 us between back-to-back kernels, 9 to 14 us from launch to start on an idle stream,
-profiler start or stop blocking for 14 to 90 ms and more.
+Sources of the ranges: transformer shapes of public models (hidden size 1024 to 5120, 12 d^2 parameters per
+block, vocabularies of 32k to 128k); nccl-tests bus bandwidths (8xA100 about 230, 8xH100 about 370, PCIe 6 to
+24, InfiniBand 10 to 45, Ethernet 1.5 to 8 GB/s); NCCL latencies of 10 to 60 us; device data sheets for memory
+rates. The ratio of gather to forward time is lognormal around 0.45: users raise the batch size until memory
+is full, and shard if communication is nearly hidden. Host pace and launch gaps are from public Kineto traces:
+5 to 13 us per launch, medians of 25 to 210 us between launches under a profiler with shapes, about 1 us
+between back-to-back kernels, 9 to 14 us from launch to start on an idle stream, profiler start or stop
+blocking for 14 to 90 ms and more.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _GPUS: Final = (  # name, SMs, bytes, memory rate B/ns, lowest and highest bus b
 
 
 def make_rng(*parts: int | str) -> Rng:
-    """Return a generator that depends on its key only."""
+    """Return a generator that depends only on its key."""
     return np.random.Generator(np.random.PCG64(hash_key(*parts)))
 
 
 def draw_healthy(seed: int, key: int, shape: Shape, engines: tuple[Engine, ...] = ()) -> Job:
-    """Draw a job without planted causes; it has the imperfections that such jobs really have."""
+    """Draw a job without planted causes, but with realistic imperfections."""
     rng = make_rng(key, "job")
     engine: Engine = "inference"
     if shape != "inference":
@@ -103,7 +103,7 @@ def draw_healthy(seed: int, key: int, shape: Shape, engines: tuple[Engine, ...] 
 
 
 def slim(job: Job, rng: Rng | None = None) -> Job:
-    """Keep the number of kernels within the budget: fewer steps, then micro-batches, then blocks."""
+    """Reduce the number of kernels to the budget: fewer steps, then micro-batches, then blocks."""
     if job.world * job.steps * job.count_kernels() > _KERNEL_BUDGET and job.steps > 3:
         job = replace(job, steps=3)
     floor = 2 if any(f.startswith("accumulation") for f in job.faults) else 1
@@ -170,7 +170,7 @@ def _draw_starts(rng: Rng, world: int, skewed: bool) -> tuple[Start, ...]:
 
 
 def draw_dialect(rng: Rng, engine: Engine, shape: Shape) -> Dialect:
-    """Draw what the files contain: three quarters are of torch 2.5 or later, a tenth older than 2.1."""
+    """Draw the trace dialect: three quarters are torch 2.5 or later, a tenth is older than 2.1."""
     era = str(rng.choice(["new", "mid", "old"], p=[0.72, 0.2, 0.08]))
     if engine == "fsdp2" and era == "old":
         era = "mid"

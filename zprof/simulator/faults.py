@@ -44,7 +44,7 @@ ENGINES: Final[dict[str, tuple[Engine, ...]]] = {
 
 
 def draw_share(rng: Rng) -> float:
-    """Draw how much of the step a cause may cost before overlap: log-uniform from 4 to 45 %."""
+    """Draw the share of the step that a cause may cost before overlap: log-uniform from 4 to 45 %."""
     return float(np.exp(rng.uniform(np.log(0.04), np.log(0.45))))
 
 
@@ -71,7 +71,7 @@ def gather_time_ns(job: Job) -> float:
 
 
 def squeeze(job: Job, rng: Rng, low: float, high: float) -> Job:
-    """Shrink or grow the batch until gathers take `low` to `high` of a forward: communication matters."""
+    """Scale the batch until gathers take `low` to `high` of a forward pass, so communication matters."""
     forward = sum(k.ns for b in job.blocks for k in b.forward)
     return scale_compute(job, gather_time_ns(job) / float(rng.uniform(low, high)) / forward)
 
@@ -93,7 +93,7 @@ def plant_straggler(job: Job, rng: Rng) -> Job:
 
 
 def plant_rotating(job: Job, rng: Rng) -> Job:
-    """Let another rank stall in each step: on the host, or with more work."""
+    """Let a different rank stall in each step: on the host, or with more work."""
     share = draw_share(rng)
     if rng.random() < 0.5:
         return replace(job, rotating=Rotating(gpu_factor=1 + share))
@@ -103,7 +103,7 @@ def plant_rotating(job: Job, rng: Rng) -> Job:
 
 
 def plant_latency(job: Job, rng: Rng) -> Job:
-    """Give a small model a slow network: hundreds of microseconds for each operation."""
+    """Give a small model a slow network: hundreds of microseconds per operation."""
     blocks = tuple(replace(b, params=max(4096, b.params // 12)) for b in job.blocks)
     job = squeeze(replace(job, blocks=blocks), rng, 0.3, 0.9)
     share = draw_share(rng)
@@ -113,7 +113,7 @@ def plant_latency(job: Job, rng: Rng) -> Job:
 
 
 def plant_small_units(job: Job, rng: Rng) -> Job:
-    """Wrap every few modules of a block on its own."""
+    """Wrap every few modules of a block separately."""
     pieces = int(rng.integers(4, 9))
     while job.world * job.steps * len(job.blocks) * pieces > 900 and len(job.blocks) > 6:
         job = replace(job, blocks=job.blocks[:-2] + job.blocks[-1:])
@@ -127,7 +127,7 @@ def plant_small_units(job: Job, rng: Rng) -> Job:
 
 
 def plant_single_unit(job: Job, rng: Rng) -> Job:
-    """Wrap the whole model only."""
+    """Wrap only the whole model."""
     return squeeze(replace(job, wrapping="single", root_unit=True), rng, 0.05, 0.6)
 
 
@@ -139,7 +139,7 @@ def plant_no_prefetch(job: Job, rng: Rng) -> Job:
 
 
 def plant_first_gather(job: Job, rng: Rng) -> Job:
-    """Copy a large batch to the device before the first gather, which is that of a large first unit."""
+    """Copy a large batch to the device before the first gather, and make the first unit large."""
     first = job.blocks[0]
     grown = replace(first, params=int(first.params * rng.uniform(4, 10)))
     job = replace(job, blocks=(grown, *job.blocks[1:]), root_unit=True, wrapping="block")
@@ -149,12 +149,12 @@ def plant_first_gather(job: Job, rng: Rng) -> Job:
 
 
 def plant_limiter(job: Job, rng: Rng) -> Job:
-    """Block the host before each gather until the unit before has been computed."""
+    """Block the host before each gather until the previous unit has been computed."""
     return squeeze(replace(job, limiter=1, explicit_forward_prefetch=False), rng, 0.08, 0.7)
 
 
 def plant_slow_host(job: Job, rng: Rng) -> Job:
-    """Shrink the kernels below what the host can issue."""
+    """Shrink the kernels until the host cannot launch fast enough."""
     share = draw_share(rng)
     issue = job.count_kernels() * (job.host.python_ns * 0.9 + job.host.launch_ns)
     issue += (4 * len(job.blocks)) * (job.host.hook_ns + job.host.collective_ns) * job.micro_batches
@@ -170,7 +170,7 @@ def plant_slow_host(job: Job, rng: Rng) -> Job:
 
 
 def plant_retries(job: Job, rng: Rng) -> Job:
-    """Let the caching allocator run out: cudaFree and cudaMalloc inside the step."""
+    """Let the caching allocator run out of memory: cudaFree and cudaMalloc within the step."""
     count = 2 * int(rng.integers(1, 5))
     share = draw_share(rng)
     places = 3 * job.micro_batches
@@ -180,7 +180,7 @@ def plant_retries(job: Job, rng: Rng) -> Job:
 
 
 def plant_interference(job: Job, rng: Rng) -> Job:
-    """Let NCCL kernels take SMs and bandwidth from the kernels beside them."""
+    """Let NCCL kernels take SMs and bandwidth from concurrent kernels."""
     job = squeeze(job, rng, 0.4, 0.95)
     return replace(job, gpu=replace(job.gpu, comm_slowdown=float(rng.uniform(1.15, 1.9))))
 
@@ -192,7 +192,7 @@ def plant_blocked_comm(job: Job, rng: Rng) -> Job:
 
 
 def plant_slow_links(job: Job, rng: Rng) -> Job:
-    """Slow all links compared with what this cluster had before."""
+    """Slow all links relative to an earlier run on this cluster."""
     job = squeeze(job, rng, 0.3, 0.8)
     return replace(job, cluster=replace(job.cluster, bandwidth_factor=float(rng.uniform(0.2, 0.65))))
 
@@ -233,12 +233,12 @@ def plant_accumulation_regathers(job: Job, rng: Rng) -> Job:
 
 
 def plant_reshard(job: Job, rng: Rng) -> Job:
-    """Drop parameters after forward although they would fit."""
+    """Drop parameters after the forward pass although they would fit."""
     return squeeze(replace(job, reshard_after_forward=True), rng, 0.5, 1.8)
 
 
 def plant_last_unit(job: Job, rng: Rng) -> Job:
-    """Drop the last unit after forward and gather it at once again."""
+    """Drop the last unit after the forward pass and gather it again immediately."""
     job = replace(job, reshard_after_forward=True, last_unit_kept=False, root_unit=False, wrapping="block")
     keep = int(rng.integers(4, 9))
     return squeeze(replace(job, blocks=job.blocks[: keep - 1] + job.blocks[-1:]), rng, 0.3, 1.2)
@@ -270,13 +270,13 @@ def plant_blocking(job: Job, rng: Rng) -> Job:
 
 
 def plant_data_loader(job: Job, rng: Rng) -> Job:
-    """Wait for the data loader at the start of each step; something must keep the host from running ahead."""
+    """Wait for the data loader at the start of each step; the host must not be able to run ahead."""
     blocking = "step" if job.blocking == "none" else job.blocking
     return replace(job, blocking=blocking, data_ns=int(draw_share(rng) * job.estimate_compute_ns()))
 
 
 def plant_optimizer_gather(job: Job, rng: Rng) -> Job:
-    """Gather new parameters after the optimizer with nothing beside."""
+    """Gather new parameters after the optimizer step without overlap."""
     return squeeze(replace(job, optimizer_gather="exposed"), rng, 0.2, 1.5)
 
 
@@ -288,17 +288,17 @@ def plant_copies(job: Job, rng: Rng) -> Job:
 
 
 def plant_padding(job: Job, rng: Rng) -> Job:
-    """Pad shards: dimensions that the ranks do not divide."""
+    """Pad shards: dimensions that are not divisible by the number of ranks."""
     return squeeze(replace(job, padding=float(rng.uniform(0.15, 1.0))), rng, 0.5, 1.6)
 
 
 def plant_slow_compute(job: Job, rng: Rng) -> Job:
-    """Slow all kernels compared with a run before."""
+    """Slow all kernels relative to an earlier run."""
     return replace(job, gpu=replace(job.gpu, factor=1 + 1.4 * draw_share(rng)))
 
 
 def plant_artifact(job: Job, rng: Rng) -> Job:
-    """Open the ranks' windows far apart, or let the profiler's start block some of them."""
+    """Open the ranks' windows far apart, or let the profiler's start block some ranks."""
     late = rng.random() < 0.6
     scale = float(rng.uniform(2e8, 1.5e9))
     starts = tuple(
@@ -343,7 +343,7 @@ PLANTS: Final[dict[str, Callable[[Job, Rng], Job]]] = {
 
 
 def draw_candidate(seed: int, fault: str | None, shape: str, attempt: int) -> Job:
-    """Draw a job with causes planted (two joined by "+"); attempts are other jobs for the same seed."""
+    """Draw a job with planted causes (two are joined by "+"); attempts give other jobs for the same seed."""
     if shape not in SHAPES:
         raise ValueError(f"unknown shape {shape!r}: one of {', '.join(SHAPES)}")
     kind: Shape = next(s for s in SHAPES if s == shape)
@@ -373,7 +373,7 @@ def draw_candidate(seed: int, fault: str | None, shape: str, attempt: int) -> Jo
 
 
 def remove_straggler(job: Job) -> Job:
-    """Bring the slow ranks to the median of all."""
+    """Give the slow ranks the median pace of all ranks."""
 
     def cap(values: list[float]) -> list[float]:
         middle = sorted(values)[(len(values) - 1) // 2]
@@ -387,12 +387,12 @@ def remove_straggler(job: Job) -> Job:
 
 
 def remove_artifact(job: Job) -> Job:
-    """Open all windows together and let nothing block at their start."""
+    """Open all windows together, without blocking at their start."""
     return replace(job, starts=tuple(replace(s, skew_ns=0, stall_ns=0, lazy_ns=0) for s in job.starts))
 
 
 def remove_node_span(job: Job) -> Job | None:
-    """Shard within the node, and reduce over the nodes (HSDP)."""
+    """Shard within a node, and reduce across nodes (HSDP)."""
     if (
         not job.sharded_parameters
         or job.cluster.ranks_per_node == job.world

@@ -1,4 +1,4 @@
-"""Say what is true of a simulated job: its step time, the gain of removing a cause, where time went."""
+"""Compute the ground truth of a simulated job: step time, gain of removing a cause, where the time went."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RankTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """What is known about a written job."""
+    """The known facts about a written job."""
 
     seed: int
     shape: str
@@ -68,15 +68,15 @@ class Truth:
 
 
 def last_step_ends(schedule: Schedule) -> list[int]:
-    """Return the end of each step on the rank that is last."""
+    """Return the end of each step on its last rank."""
     return [max(ends) for ends in zip(*schedule.step_ends(), strict=True)]
 
 
 def step_time_ns(schedule: Schedule) -> int:
-    """Return the mean time from one step's end to the next one's, each on its last rank.
+    """Return the mean time between the ends of consecutive steps, each on its last rank.
 
-    The first step has no step before it in the window; it is left out, and with it how the window opened,
-    unless it is the only one.
+    The first step has no previous step in the window. It is omitted, and so is the effect of opening the
+    window, unless it is the only step.
     """
     ends = last_step_ends(schedule)
     if len(ends) == 1:
@@ -92,7 +92,7 @@ def window_time_ns(schedule: Schedule) -> int:
 
 
 def measure_gain(job: Job, cause: str, with_cause: Schedule | None = None) -> tuple[int, int] | None:
-    """Return what removing a cause wins in step time and in window time."""
+    """Return the gain of removing a cause in step time and in window time."""
     fixed = remove(job, cause)
     if fixed is None:
         return None
@@ -107,16 +107,16 @@ def measure_gain(job: Job, cause: str, with_cause: Schedule | None = None) -> tu
 
 
 def gain_ns(job: Job, cause: str) -> int | None:
-    """Return what removing a cause would win per step; None if it cannot occur in such a job.
+    """Return the gain per step of removing a cause; None if it cannot occur in such a job.
 
-    `measurement_artifact` is judged by the window's time, as the steady step does not contain it.
+    `measurement_artifact` is judged by the window time, because the steady step does not contain it.
     """
     gain = measure_gain(job, cause)
     return None if gain is None else gain[cause == "measurement_artifact"]
 
 
 def draw_job(seed: int, fault: str | None = None, shape: str = "training") -> Job:
-    """Draw a job. Planted causes are drawn anew until their counterfactual gain is 2 to 45 % of the step."""
+    """Draw a job. Planted causes are redrawn until their counterfactual gain is 2 to 45 % of the step."""
     best: tuple[float, Job] | None = None
     for attempt in range(_ATTEMPTS):
         job = draw_candidate(seed, fault, shape, attempt)
@@ -172,7 +172,7 @@ def measure_totals(schedule: Schedule) -> tuple[RankTotals, ...]:
 
 
 def choose_ranks(job: Job) -> tuple[int, ...]:
-    """Return the ranks whose files are written: all, but for the shape "partial"."""
+    """Return the ranks whose files are written: all, except for the shape "partial"."""
     if job.shape != "partial":
         return tuple(range(job.world))
     kept = tuple(r for r in range(job.world) if uniform(job.key, "kept", r) < 0.5)
@@ -184,9 +184,9 @@ def choose_ranks(job: Job) -> tuple[int, ...]:
 def write_job(
     job: Job, folder: str | Path, causes: Iterable[str] = (), *, with_baseline: bool = True
 ) -> Truth:
-    """Write traces and truth.json; for causes that one run cannot show also the run before ("baseline").
+    """Write traces and truth.json; for causes that one run cannot show, also the earlier run ("baseline").
 
-    `causes` asks for gains beyond those of the planted causes.
+    `causes` are further causes whose gains to compute.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

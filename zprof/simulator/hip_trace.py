@@ -1,4 +1,4 @@
-"""Build the trace of a simulated rank as Kineto writes it with roctracer, on AMD's devices (MI250, MI300)."""
+"""Build the trace of a simulated rank as Kineto writes it with roctracer, on AMD devices (MI250, MI300)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RCCL: Final = "ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)"
 
 
 class HipTraceWriter(TraceWriter):
-    """What HIP and roctracer name and number differently."""
+    """The names and numbers that differ with HIP and roctracer."""
 
     first_device = 2
 
@@ -39,7 +39,7 @@ class HipTraceWriter(TraceWriter):
         return {stream: stream + (stream > 1) for stream in range(8)}
 
     def describe_call(self, name: str, correlation: int) -> tuple[str, Row]:
-        """Return a call; a launch by pointer, from a module, or cooperative, names its kernel."""
+        """Return a call; launches by pointer, from a module, or cooperative ones include the kernel name."""
         if name in _CALLS:
             called, number = _CALLS[name]
             return called, {"cid": number, "correlation": correlation}
@@ -61,7 +61,7 @@ class HipTraceWriter(TraceWriter):
         """Append nothing: roctracer does not record synchronization."""
 
     def describe_copy(self, task: Task, stream: int, args: Row) -> str:
-        """Fill in the arguments of a copy; its name does not tell pinned memory."""
+        """Fill in the arguments of a copy; its name does not show pinned memory."""
         direction, size = task.info
         is_to_device = direction == "HtoD"
         args |= {
@@ -72,7 +72,7 @@ class HipTraceWriter(TraceWriter):
         return "Memcpy HtoD (Host -> Device)" if is_to_device else "Memcpy DtoH (Device -> Host)"
 
     def describe_kernel(self, task: Task, stream: int, args: Row) -> str:
-        """Fill in the arguments of a kernel, which have no occupancy."""
+        """Fill in the arguments of a kernel, without occupancy."""
         name, grid, block = name_kernel(task)
         args |= {
             "device": self.device, "stream": stream, "correlation": task.correlation,

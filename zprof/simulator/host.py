@@ -1,4 +1,4 @@
-"""Execute the host threads of a job's ranks: what they launch, when, and what they wait for."""
+"""Execute the host threads of a job's ranks: their launches and waits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Action = Callable[[p.Op], Generator[Event] | None]
 
 
 class Host:
-    """The host threads of a rank: one program counter, as main waits while autograd runs."""
+    """The host threads of a rank: one program counter, because the main thread waits while autograd runs."""
 
     def __init__(self, machine: Machine, rank: Rank) -> None:
         self.machine = machine
@@ -49,7 +49,7 @@ class Host:
         self.program = self.execute()
 
     def resume(self, now: int) -> None:
-        """Go on until the host has to wait."""
+        """Continue until the host has to wait."""
         self.now = max(self.now, now)
         event = next(self.program, None)
         if event is None:
@@ -76,7 +76,7 @@ class Host:
         rank.window = (begin, self.now)
 
     def run_step(self) -> Generator[Event]:
-        """Run the program of a step; in the first, what the profiler's start costs this rank."""
+        """Run the program of a step; the first step includes the profiler's start-up cost on this rank."""
         machine, rank, job = self.machine, self.rank, self.machine.job
         start = job.starts[rank.index]
         self.state = mix(mix(job.key, rank.index + 1), self.step + 1)
@@ -99,19 +99,19 @@ class Host:
         self.machine.push(task.stream, task, self.now)
 
     def row(self, cat: str, name: str, tid: int, start: int, correlation: int, *detail: int | str) -> None:
-        """Record what the host did from a time until now."""
+        """Record the host's activity from a time until now."""
         if self.machine.record:
             self.rank.host_rows.append(
                 (cat, name, tid, start, self.now - start, correlation, self.external, self.step, *detail)
             )
 
     def next_correlation(self) -> int:
-        """Return a new correlation id; other runtime calls that the trace leaves out take ids too."""
+        """Return a new correlation id; runtime calls that the trace omits take ids too."""
         self.correlation += 1 + (mix(self.correlation, 77) & 3)
         return self.correlation
 
     def launch_task(self, stream: int, task: Task) -> None:
-        """Put a kernel or a copy on a stream, and give it the ids by which its rows are found."""
+        """Put a kernel or a copy on a stream, with the ids by which its rows are found."""
         self.rank.in_flight += 1
         self.enqueue(stream, task)
         if self.machine.record:
@@ -124,14 +124,14 @@ class Host:
             yield _SLOT
 
     def await_events(self, events: list[Event]) -> Generator[Event]:
-        """Wait until all events are reached."""
+        """Wait for all events."""
         for event in events:
             while not event.done:
                 yield event
             self.now = max(self.now, event.time)
 
     def mark_streams(self, targets: list[int]) -> list[Event]:
-        """Record an event on each of some streams."""
+        """Record an event on each of the streams."""
         events = []
         for target in targets:
             event = Event()
@@ -191,7 +191,7 @@ class Host:
         return int(host.python_ns * pace.host * factor * (1 + host.noise * abs(NORMALS[(h >> 40) & 4095])))
 
     def work_ns(self, kind: int, ns: int, key: int, h: int) -> float:
-        """Return how long a kernel takes on this rank in this step, alone on its GPU."""
+        """Return the duration of a kernel on this rank in this step, alone on its GPU."""
         job = self.machine.job
         pace, gpu = job.ranks[self.rank.index], job.gpu
         factor = pace.gpu * gpu.factor
@@ -233,7 +233,7 @@ class Host:
         self.row(cat, title, tid, opened, 0)
 
     def read_result(self, op: p.Op) -> Generator[Event]:
-        """Wait for a stream or an event, as a program does that reads a value back."""
+        """Wait for a stream or an event, like a program that reads a value back."""
         _, tid, what, target, call = op
         return self.synchronize(str(what), int(target), str(call), int(tid))
 
@@ -250,7 +250,7 @@ class Host:
         return None
 
     def reallocate(self, op: p.Op) -> Generator[Event]:
-        """Free memory, which waits for the device, or allocate it; not every rank has to."""
+        """Free memory, which waits for the device, or allocate it; not on every rank."""
         _, tid, name, ns, key, number = op
         assert isinstance(ns, int)
         assert isinstance(key, int)
@@ -265,7 +265,7 @@ class Host:
         self.row("cuda_runtime", str(name), int(tid), called, self.next_correlation())
 
     def stall_at(self, op: p.Op) -> None:
-        """Let the host hang where a block begins: stalls of this rank, rotating ones, rare hiccups."""
+        """Stall the host at the start of a block: stalls of this rank, rotating stalls, rare hiccups."""
         job = self.machine.job
         pace, point = job.ranks[self.rank.index], int(op[2])
         if point == p.DATA_POINT:
@@ -313,7 +313,7 @@ class Host:
 
 
 def name_operator(kind: int, key: int) -> str:
-    """Return the operator that launches a kernel: in the backward of a block, its autograd node."""
+    """Return the operator that launches a kernel; in the backward pass of a block, its autograd node."""
     names = kernels.KINDS[kind]
     is_backward = key & _BLOCK_KEY and (key >> 32) & 0xFF == p.BACKWARD
     return names.node if is_backward else names.operator

@@ -1,9 +1,9 @@
-"""Write down what the host threads of a rank do in one step, as a list of operations.
+"""List the operations of a rank's host threads in one step.
 
 The order follows public code: FSDP2's `_fsdp_param_group.py` (separate copy-in, gather and reduce streams,
 implicit forward prefetch, backward prefetch after the copy-out), FSDP1's limiter, DDP's and DeepSpeed's
 buckets, non-reentrant checkpointing (the recomputed forward runs inside backward, on the autograd thread).
-All ranks run the same program; what differs between ranks and steps is decided by `host.py`.
+All ranks run the same program; `host.py` decides the differences between ranks and steps.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class StepProgram(OperationList):
                 self.add(WAIT, stream, event)
 
     def finish_unit(self) -> None:
-        """Note that a unit's compute is launched: the limiter and the reduction refer to it."""
+        """Record that a unit's compute is launched: the limiter and the reduction refer to it."""
         self.serial += 1
         self.add(RECORD, COMPUTE, self.serial)
         self.compute_done.append(self.serial)
@@ -130,7 +130,7 @@ class StepProgram(OperationList):
             self.flush_bucket()
 
     def flush_bucket(self) -> None:
-        """Reduce what the bucket holds."""
+        """Reduce the contents of the bucket."""
         job = self.job
         if not self.bucket:
             return
@@ -197,7 +197,7 @@ class StepProgram(OperationList):
         return self.ops
 
     def forward_sharded(self) -> None:
-        """Run the forward of a job that gathers parameters."""
+        """Run the forward pass of a job that gathers parameters."""
         job = self.job
         root = self.units[0] if self.units[0].root else None
         stages = [i for i, unit in enumerate(self.units) if not unit.root]
@@ -245,18 +245,19 @@ class StepProgram(OperationList):
             self.close()
 
     def prefetches_forward(self) -> bool:
-        """Return True if the next unit's gather is launched before this one's compute.
+        """Return True if the next unit's gather is launched before this unit's compute.
 
-        A device's host runs ahead and launches it in time by itself. On a CPU rank the program must say so.
+        With a device, the host runs ahead and launches it in time anyway. On a CPU rank the program must do
+        so explicitly.
         """
         return self.job.explicit_forward_prefetch or (self.job.on_cpu and self.job.prefetch != "off")
 
     def drops_after_forward(self) -> bool:
-        """Return True if units are resharded after this forward."""
+        """Return True if units are resharded after this forward pass."""
         return self.job.reshard_after_forward and (self.micro == 0 or self.job.regather_every_micro_batch)
 
     def pre_forward(self, index: int, following: int | None = None) -> None:
-        """Gather a unit for its forward."""
+        """Gather a unit for its forward pass."""
         unit = self.units[index]
         label = f" ({unit.name})" if unit.name else ""
         named = self.annotate(f"FSDP::pre_forward{label}", "FullyShardedDataParallel._pre_forward")
@@ -268,13 +269,13 @@ class StepProgram(OperationList):
             self.close()
 
     def compute_forward(self, segments: Sequence[Segment], phase: int = FORWARD) -> None:
-        """Run forward kernels of some segments."""
+        """Run the forward kernels of some segments."""
         for segment in segments:
             self.run_block(segment.block, self.job.blocks[segment.block].forward, segment.forward, phase)
             self.reduce_activations(segment.block, phase)
 
     def compute_backward(self, segments: Sequence[Segment], recompute: bool) -> None:
-        """Run backward kernels, last segment first; each checkpointed segment is recomputed just before."""
+        """Run the backward kernels, last segment first; checkpointed segments are recomputed before theirs."""
         for segment in reversed(segments):
             if recompute and self.job.blocks[segment.block].is_layer:
                 self.compute_forward((segment,), RECOMPUTE)
@@ -298,7 +299,7 @@ class StepProgram(OperationList):
             self.retry("loss")
 
     def backward_sharded(self) -> None:
-        """Run the backward of a job that gathers parameters, on the autograd thread."""
+        """Run the backward pass of a job that gathers parameters, on the autograd thread."""
         job = self.job
         self.tid = AUTOGRAD
         last_micro = self.micro + 1 == job.micro_batches
@@ -345,7 +346,7 @@ class StepProgram(OperationList):
             self.close()
 
     def prefetch_backward(self, index: int) -> None:
-        """Issue the next unit's gather while this one computes."""
+        """Issue the next unit's gather while this unit computes."""
         if index in self.unsharded or index in self.issued:
             return
         name = self.units[index].name
@@ -357,7 +358,7 @@ class StepProgram(OperationList):
             self.close()
 
     def pre_backward(self, index: int, following: int | None) -> None:
-        """Gather a unit for its backward; a checkpoint around it gathers once more, to recompute."""
+        """Gather a unit for its backward pass; a checkpoint around it gathers once more, to recompute."""
         job, unit = self.job, self.units[index]
         if job.checkpointing and job.checkpoint_regather:
             named = self.annotate(f"FSDP::pre_forward ({unit.name})", "FullyShardedDataParallel._pre_forward")
@@ -416,7 +417,7 @@ class StepProgram(OperationList):
             self.close()
 
     def forward_replicated(self) -> None:
-        """Run the forward of a ZeRO-1/2 job; each block awaits its gather if those are hidden."""
+        """Run the forward pass of a ZeRO-1/2 job; if gathers are hidden, each block awaits its own."""
         job = self.job
         ddp = job.dialect.annotations == "ddp"
         if ddp:
@@ -431,7 +432,7 @@ class StepProgram(OperationList):
             self.close()
 
     def backward_replicated(self) -> None:
-        """Run the backward of a ZeRO-1/2 job with bucketed reductions."""
+        """Run the backward pass of a ZeRO-1/2 job with bucketed reductions."""
         job = self.job
         self.tid = AUTOGRAD
         reduces = self.micro + 1 == job.micro_batches or job.sync_every_micro_batch
@@ -482,7 +483,7 @@ class StepProgram(OperationList):
     def optimize_on_cpu(self, shard: int) -> None:
         """Copy gradients to the host, step there, copy parameters back; the GPU is idle meanwhile.
 
-        A CPU rank fetches its states from slower memory and stores them; its update takes as long as ever.
+        A CPU rank fetches its states from slower memory and stores them; its update takes as long as usual.
         """
         job = self.job
         parts = 3
@@ -510,7 +511,7 @@ class StepProgram(OperationList):
             self.run_kernel(COMPUTE, kernels.ADAM, cost, "adam", part)
 
     def unshard_first(self) -> None:
-        """Gather the first unit for the next forward, as soon as its parameters are new."""
+        """Gather the first unit for the next forward pass, as soon as its parameters are updated."""
         self.micro = 0
         self.issued.discard(0)
         self.unsharded.discard(0)
@@ -519,7 +520,7 @@ class StepProgram(OperationList):
         self.gather(0, "forward")
 
     def gather_new_params(self) -> None:
-        """Gather changed parameters: exposed at once, or per unit beside the next forward."""
+        """Gather updated parameters: exposed all at once, or per unit during the next forward pass."""
         job = self.job
         self.sync_streams(GATHER, COMPUTE)
         hidden = job.optimizer_gather == "hidden"
@@ -540,7 +541,8 @@ class StepProgram(OperationList):
     def read_back(self, what: str, number: int) -> None:
         """Copy a scalar to the host and wait for it (`.item()`).
 
-        On a CPU rank it is there; one that is read amid a step is of something that is in flight.
+        On a CPU rank the value is available, unless it is read during a step: then it depends on work in
+        flight.
         """
         self.open("aten::item", "cpu_op")
         if not self.job.on_cpu:
@@ -550,7 +552,7 @@ class StepProgram(OperationList):
         self.close()
 
     def count_retries(self) -> int:
-        """Return the most calls of a rank's allocator in one place."""
+        """Return the maximum number of allocator calls in one place, over the ranks."""
         if self.job.on_cpu:
             return 0
         return max(self.job.retries, *(pace.retries or 0 for pace in self.job.ranks))
@@ -564,7 +566,7 @@ class StepProgram(OperationList):
             self.add(RUNTIME, self.tid, call, job.retry_ns, key, number)
 
     def generate(self) -> None:
-        """Decode tokens one by one: forward only, an argmax, and a copy to the host for each."""
+        """Decode tokens one by one: a forward pass, an argmax, and a copy to the host for each token."""
         job = self.job
         for self.micro in range(job.tokens):
             for index, block in enumerate(job.blocks):
@@ -583,7 +585,7 @@ class StepProgram(OperationList):
 
 
 def _split_params(params: int, pieces: int) -> list[int]:
-    """Return unequal pieces, as parameter groups of several dtypes or sizes are."""
+    """Return unequal pieces, like parameter groups of several dtypes or sizes."""
     if pieces == 1:
         return [params]
     weights = [2.0 ** -(i % 3) for i in range(pieces)]

@@ -1,7 +1,7 @@
 """Describe a simulated sharded training job: model, engine, cluster, host, clocks and trace dialect.
 
-Everything random is either drawn once into a `Job` or keyed by stable ids (`mix`), so two jobs that differ
-in one field see the same noise everywhere else.
+All randomness is either drawn once into a `Job` or keyed by stable ids (`mix`), so two jobs that differ in
+one field have the same noise everywhere else.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def mix(state: int, value: int) -> int:
 
 
 def hash_key(*parts: int | str) -> int:
-    """Return a 64-bit key that depends on the parts only, not on when they are asked for."""
+    """Return a 64-bit key that depends only on the parts, not on the order of the calls."""
     state = 0x1234567
     for part in parts:
         state = mix(state, crc32(part.encode()) if isinstance(part, str) else part)
@@ -58,13 +58,13 @@ def hash_key(*parts: int | str) -> int:
 
 
 def uniform(*parts: int | str) -> float:
-    """Return a number in [0, 1) that depends on the key only."""
+    """Return a number in [0, 1) that depends only on the key."""
     return hash_key(*parts) / (_MASK + 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kernel:
-    """A kernel of a block: index into the table of names, and its duration on a quiet GPU."""
+    """A kernel of a block: index into the name table, and its duration on an idle GPU."""
 
     kind: int
     ns: int
@@ -72,7 +72,7 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """A module with parameters: embedding, transformer block or head. Backward kernels in their own order."""
+    """A module with parameters (embedding, transformer block, head); backward kernels in execution order."""
 
     name: str
     params: int
@@ -81,7 +81,7 @@ class Block:
 
     @property
     def is_layer(self) -> bool:
-        """Return True for a transformer block, which may be checkpointed, and wrapped in parts."""
+        """Return True for a transformer block, which may be checkpointed or wrapped in parts."""
         return self.name.startswith("layers.")
 
 
@@ -136,12 +136,12 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """What one rank does at another pace than the others.
+    """The pace of a rank that differs from the others.
 
     ``gpu``, ``host``, ``attention``: factors of the times of its kernels, its host and its attention kernels
-    (longer sequences).  ``link``: share of the link's bandwidth.  ``data_ns``: more time per step for data.
-    ``stall_ns``: a stall of the host in each step, before the forward of block ``stall_block``.
-    ``retries``: allocator retries in each place, None: those of the job.
+    (longer sequences).  ``link``: share of the link's bandwidth.  ``data_ns``: additional time per step for
+    data. ``stall_ns``: a stall of the host in each step, before the forward of block ``stall_block``.
+    ``retries``: allocator retries in each place; None for those of the job.
     """
 
     gpu: float = 1.0
@@ -168,7 +168,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rotating:
-    """Another rank stalls in each step: on the host at one block, or in the GPU work of the whole step."""
+    """A different rank stalls in each step: on the host at one block, or in its GPU work of the whole step."""
 
     host_ns: int = 0
     gpu_factor: float = 1.0
@@ -177,7 +177,7 @@ class Rotating:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dialect:
-    """What the trace files contain."""
+    """The contents of the trace files."""
 
     era: Literal["new", "mid", "old"]
     annotations: Literal["fsdp2", "fsdp1", "ddp", "none"]
@@ -206,7 +206,7 @@ class Dialect:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A job, complete: simulating it needs nothing else."""
+    """A complete job: simulating it needs nothing else."""
 
     seed: int
     key: int
@@ -273,12 +273,12 @@ class Job:
 
     @property
     def on_cpu(self) -> bool:
-        """Return True if ranks compute on processors and communicate over gloo."""
+        """Return True if ranks compute on CPUs and communicate over gloo."""
         return self.dialect.vendor == "gloo"
 
     @property
     def replicas(self) -> int:
-        """Return how many copies of the sharded parameters there are."""
+        """Return the number of copies of the sharded parameters."""
         return self.world // (self.shard_size * self.tensor_size)
 
     @property
@@ -297,7 +297,7 @@ class Job:
         return self.shard_size * self.tensor_size > self.cluster.ranks_per_node
 
     def estimate_compute_ns(self) -> int:
-        """Return the compute time of a step on a quiet GPU, without launches and communication."""
+        """Return the compute time of a step on an idle GPU, without launches and communication."""
         forward = sum(kernel.ns for block in self.blocks for kernel in block.forward)
         backward = sum(kernel.ns for block in self.blocks for kernel in block.backward)
         if self.engine == "inference":
@@ -306,7 +306,7 @@ class Job:
         return int((forward + backward + again) * self.micro_batches * self.gpu.factor)
 
     def count_kernels(self) -> int:
-        """Return how many compute kernels a rank runs in a step, roughly."""
+        """Return the approximate number of compute kernels per rank and step."""
         forward = sum(len(block.forward) for block in self.blocks)
         backward = sum(len(block.backward) for block in self.blocks)
         if self.engine == "inference":

@@ -1,4 +1,4 @@
-"""Write what happened in a simulated job as Kineto does: one JSON file per rank."""
+"""Write the events of a simulated job as Kineto does: one JSON file per rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _IDLE_NS: Final = 1_700
 
 
 def spoil_trace(schedule: Schedule, rank: Rank, trace: Row) -> None:
-    """Remove events as the shapes "cut" and "damaged" demand."""
+    """Remove events for the shapes "cut" and "damaged"."""
     job, index = schedule.job, rank.index
     events: list[Row] = trace["traceEvents"]
     if job.shape == "cut" and uniform(job.key, "cut kind") < 0.5:
@@ -54,7 +54,7 @@ def spoil_trace(schedule: Schedule, rank: Rank, trace: Row) -> None:
 
 
 def pad_trace(schedule: Schedule, rank: Rank, trace: Row, missing_bytes: int) -> bytes:
-    """Return the trace with events of an idle thread, evenly over the window, for so many more bytes."""
+    """Return the trace with additional bytes of events of an idle thread, evenly spread over the window."""
     events: list[Row] = trace["traceEvents"]
     pid, clock = events[0]["pid"], Clock(schedule.job, rank.index)
 

@@ -1,4 +1,4 @@
-"""True times of the steps and collectives of a simulated job, by set arithmetic on what its ranks did.
+"""Compute the true times of a simulated job's steps and collectives, by set arithmetic on intervals.
 
 All times are ns.  Times are on the true clock, which starts at `find_origin`; a rank's own clock shows them
 as origin + offset + (instant - origin) * (1 + drift).
@@ -24,8 +24,8 @@ class CollectiveTruth:
     """One collective on one rank.
 
     `wait_ns` is the time until the last rank (`late_rank`) arrives, which is `lead_ns` after the second to
-    last; `transfer_ns` is the rest.  `bytes`: size of the full tensor. `number`: position in the sequence of
-    its group, `ranks`.
+    last rank; `transfer_ns` is the rest.  `bytes`: size of the full tensor. `number`: position in the
+    sequence of its group, `ranks`.
     """
 
     rank: int
@@ -161,7 +161,7 @@ def find_waits(rank: Rank) -> Spans:
 
 
 def split_blocked(collectives: Sequence[Task], blocked: Spans) -> tuple[Spans, Spans]:
-    """Split the time in which a rank is blocked into waiting for other ranks and moving bytes."""
+    """Split the blocked time of a rank into waiting for other ranks and moving bytes."""
     wait, transfer, until = [], [], 0
     for task in collectives:
         assert task.collective is not None
@@ -185,18 +185,18 @@ def unite(spans: Iterable[tuple[int, int]]) -> Spans:
 
 
 def unite_all(*sets: Spans) -> Spans:
-    """Return the union of sets of intervals."""
+    """Return the union of several sets of intervals."""
     return unite((int(start), int(end)) for spans in sets for start, end in spans)
 
 
 def complement(spans: Spans) -> Spans:
-    """Return the time that no interval covers."""
+    """Return the time covered by no interval."""
     edges = np.concatenate(([np.iinfo(np.int64).min], spans.ravel(), [np.iinfo(np.int64).max]))
     return edges.reshape(-1, 2)
 
 
 def intersect(one: Spans, other: Spans) -> Spans:
-    """Return the time that both cover."""
+    """Return the time covered by both."""
     pieces = []
     if len(other):
         first = np.searchsorted(other[:, 1], one[:, 0], side="right")

@@ -1,8 +1,8 @@
 """Execute a job on simulated streams and links: a discrete-event simulation over all ranks.
 
-Rules, as CUDA and NCCL have them: a stream runs in order; a communicator runs one operation at a time on a
-rank, in launch order; a collective starts on a rank when its stream reaches it, moves data once the last
-rank has arrived, and ends on all ranks about together. Times are integer nanoseconds of one true clock.
+The rules of CUDA and NCCL: a stream runs in order; a communicator runs one operation at a time on a rank, in
+launch order; a collective starts on a rank when its stream reaches it, moves data once the last rank has
+arrived, and ends on all ranks almost together. Times are integer nanoseconds of one true clock.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Machine:
         self.program = StepProgram(job).build()
 
     def at(self, time: int, action: Callable[[int], None]) -> None:
-        """Schedule an action; equal times run in order of scheduling."""
+        """Schedule an action; actions at equal times run in scheduling order."""
         self.count += 1
         heapq.heappush(self.heap, (time, self.count, action))
 
     def run(self) -> Schedule:
-        """Run until nothing is left to do; the hosts' first actions are scheduled before."""
+        """Run until nothing is left to do; the hosts' first actions must already be scheduled."""
         heap = self.heap
         while heap:
             time, _, action = heapq.heappop(heap)
@@ -56,13 +56,13 @@ class Machine:
             self.wake(stream, max(now, task.avail))
 
     def wake(self, stream: Stream, time: int) -> None:
-        """Look at the stream again at a time."""
+        """Check the stream again at a given time."""
         if stream.wakes != time:
             stream.wakes = time
             self.at(time, lambda now: self.pump(stream, now))
 
     def pump(self, stream: Stream, now: int) -> None:
-        """Start what can be started on a stream."""
+        """Start the next work on a stream if possible."""
         if stream.wakes == now:
             stream.wakes = -1
         queue = stream.queue
@@ -109,7 +109,7 @@ class Machine:
         self.end_at(task, task.start + int(task.left * slow))
 
     def end_at(self, task: Task, time: int) -> None:
-        """Schedule the end of a kernel; an earlier plan is void."""
+        """Schedule the end of a kernel, replacing an earlier schedule."""
         task.version += 1
         version = task.version
         task.end = time
@@ -121,7 +121,7 @@ class Machine:
         self.at(time, finish)
 
     def finish_kernel(self, task: Task, now: int) -> None:
-        """End a kernel and go on with its stream."""
+        """End a kernel and continue with its stream."""
         stream = task.stream
         assert stream is not None
         rank = stream.rank
@@ -141,7 +141,7 @@ class Machine:
         self.pump(stream, now)
 
     def change_comms(self, rank: Rank, change: int, now: int) -> None:
-        """Note that a NCCL kernel holds SMs on a rank, or lets them go: running kernels change their pace."""
+        """Record that an NCCL kernel acquires or releases SMs of a rank, which changes the pace of kernels."""
         before = rank.active_comms > 0
         rank.active_comms += change
         after = rank.active_comms > 0
@@ -169,7 +169,7 @@ class Machine:
                 (k for k in rank.running if k.stream is not stream), key=lambda k: k.end, default=None
             )
             if blocker is not None and blocker.end > now:
-                # SMs are free when the running kernel ends; with bad luck the next kernel takes them
+                # SMs become free when the running kernel ends, but the next kernel may take them
                 tries = task.version
                 task.version += 1
                 assert task.collective is not None
@@ -198,14 +198,14 @@ class Machine:
         return len({m // size for m in operation.members}) > 1
 
     def alpha(self, operation: Collective) -> int:
-        """Return the latency of a collective: grows with the ring, and more so across nodes."""
+        """Return the latency of a collective, which grows with the ring, and faster across nodes."""
         cluster = self.job.cluster
         base = cluster.inter_alpha_ns if self.spans_nodes(operation) else cluster.intra_alpha_ns
         jitter = 1 + 0.06 * abs(NORMALS[operation.key & 4095])
         return int((base * (0.7 + 0.15 * len(operation.members)) + cluster.extra_alpha_ns) * jitter)
 
     def begin_transfer(self, operation: Collective, now: int) -> None:
-        """Move the bytes, on a link that may be shared with other transfers of the same ranks."""
+        """Move the bytes over a link that may be shared with other transfers of the same ranks."""
         if self.job.cluster.serial_links and any(self.share_rank(operation, t) for t in self.transfers):
             self.link_queue.append(operation)
             return
@@ -226,7 +226,7 @@ class Machine:
         return not set(one.members).isdisjoint(other.members)
 
     def replan_transfers(self, now: int) -> None:
-        """Recompute rates and ends of all transfers: those that share a rank share its link."""
+        """Recompute rates and ends of all transfers: transfers that share a rank share its link."""
         loads = Counter(rank for operation in self.transfers for rank in operation.members)
         for operation in self.transfers:
             operation.left = max(0.0, operation.left - (now - operation.since) * operation.rate)
@@ -237,7 +237,7 @@ class Machine:
             self.at(now + int(operation.left * load), self.transfer_end(operation, operation.version))
 
     def transfer_end(self, operation: Collective, version: int) -> Callable[[int], None]:
-        """Return the action that ends a transfer, unless it was planned anew meanwhile."""
+        """Return the action that ends a transfer, unless the transfer was rescheduled meanwhile."""
 
         def finish(now: int) -> None:
             if operation.active and operation.version == version:

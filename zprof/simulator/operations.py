@@ -1,4 +1,4 @@
-"""Operations of a host's program, the units that it gathers, and the writer of single operations."""
+"""Define the operations of a host's program, its gathered units, and the writer of single operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RAW_NAMES: Final = {
 
 
 def find_group(job: Job, comm: int, rank: int) -> int:
-    """Return the number of a rank's group among those of a communicator.
+    """Return the number of a rank's group among the communicator's groups.
 
     The ranks that share a block are innermost, then the shards, then the replicas.
     """
@@ -59,7 +59,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is gathered and reduced together."""
+    """Blocks that are gathered and reduced together."""
 
     name: str
     params: int
@@ -141,7 +141,7 @@ class OperationList:
         return bool(name)
 
     def sync_streams(self, waiting: int, awaited: int) -> None:
-        """Make a stream wait for all work that another has now."""
+        """Make a stream wait for all current work of another stream."""
         self.serial += 1
         self.add(RECORD, awaited, self.serial)
         self.add(WAIT, waiting, self.serial)
@@ -153,7 +153,7 @@ class OperationList:
         return event
 
     def run_kernel(self, stream: int, kind: int, ns: float, *key: int | str) -> None:
-        """Launch a kernel that belongs to no block."""
+        """Launch a kernel outside of the blocks."""
         self.add(LAUNCH, self.tid, stream, kind, max(1500, int(ns)), hash_key("kernel", *key))
 
     def run_block(self, block: int, which: Sequence[Kernel], span: tuple[int, int], phase: int) -> None:

@@ -1,6 +1,6 @@
-"""Make regular jobs: equal blocks, little noise, and what the caller says; and plant a cause at a strength.
+"""Make regular jobs (equal blocks, little noise, given sizes), and plant a cause with a given strength.
 
-`draw.py` draws jobs as they occur in public; these are for commands and tests that want a certain one.
+`draw.py` draws realistic random jobs; these are for commands and tests that need a specific one.
 """
 
 from __future__ import annotations
@@ -79,18 +79,19 @@ def make_job(
     """Return a healthy job whose units are blocks of equal size.
 
     Args:
-        seed: Of the noise.
-        vendor: Whose profiler writes the traces; "gloo" has no devices.
-        ranks: Ranks, eight on each host.
+        seed: Seed of the noise.
+        vendor: Vendor whose profiler writes the traces; "gloo" has no devices.
+        ranks: Number of ranks, eight per host.
         steps: Recorded steps.
         stage: ZeRO stage: 0 is DDP, 3 is FSDP2.
         units: Blocks, each one unit.
-        unit_params: Parameters of each.
-        forward_ns: Compute of its forward.
-        backward_ns: Compute of its backward.
+        unit_params: Parameters of each unit.
+        forward_ns: Compute time of a unit's forward pass.
+        backward_ns: Compute time of a unit's backward pass.
         bus: Bus bandwidth of every link, in bytes per ns.
         alpha_ns: Latency of every link.
-        names_collectives: CPU ranks say which collective they launch and wait for, as zprof's engine does.
+        names_collectives: Whether CPU ranks record which collective they launch and wait for, as zprof's
+        engine does.
         settings: Other fields of `Job`.
     """
     block = Block(
@@ -142,12 +143,12 @@ def _spread(shares: tuple[tuple[int, int], ...], total_ns: int) -> tuple[Kernel,
 
 
 def plant(job: Job, cause: str, strength: float = 1.0) -> Job:
-    """Return the job with a cause whose removal wins about 15 % of the step, times `strength`.
+    """Return the job with a cause whose removal gains about 15 % of the step, times `strength`.
 
     The engine changes if the cause cannot occur in it; a cause that has no strength is planted as it is.
 
     Raises:
-        ValueError: the cause is unknown or cannot occur in such a job, or the strength is not above 0, or
+        ValueError: The cause is unknown or cannot occur in such a job, or the strength is not above 0 or
             exceeds 100.
     """
     if not 0 < strength <= 100:
@@ -182,7 +183,7 @@ def plant(job: Job, cause: str, strength: float = 1.0) -> Job:
 
 
 def shrink(job: Job) -> Job:
-    """Return the job with no more ranks and steps than are needed to see what a cause costs."""
+    """Return the job with only as many ranks and steps as needed to measure the cost of a cause."""
     job = replace(job, steps=min(max(3, job.steps), 4))
     if job.world <= 2 * RANKS_PER_HOST or job.tensor_size > 1 or job.shard_size < job.world:
         return job
@@ -193,7 +194,7 @@ def shrink(job: Job) -> Job:
 def measure_between(
     shares: dict[float, float], best: float, target: float, measure_at: Callable[[float], float]
 ) -> None:
-    """Measure halfway between the best position and a neighbor that lies beyond the target."""
+    """Measure halfway between the best position and a neighbor beyond the target."""
     ordered = sorted(shares)
     place = ordered.index(best)
     for neighbor in (*ordered[place + 1 : place + 2], *ordered[max(0, place - 1) : place]):
@@ -203,9 +204,9 @@ def measure_between(
 
 
 class Dial(np.random.Generator):
-    """A generator whose ranges are not drawn from: it returns their value at one position, from 0 (low) to 1.
+    """A generator that does not draw from a range, but returns its value at one position, from 0 (low) to 1.
 
-    A range that begins at 0 says where something is, not how strong it is, and is drawn from.
+    A range that starts at 0 is a location, not a strength, and is drawn from.
     """
 
     def __init__(self, seed: int, position: float) -> None:
@@ -213,7 +214,7 @@ class Dial(np.random.Generator):
         self.position = position
 
     def choice(self, a: Any, *arguments: Any, p: Any = None, **more: Any) -> Any:
-        """Return the likeliest."""
+        """Return the most likely option."""
         return a[int(np.argmax(p))] if p is not None else super().choice(a, *arguments, **more)
 
     def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
@@ -231,7 +232,7 @@ def fit_engine(job: Job, cause: str) -> Job:
 
 
 def measure_share(job: Job, cause: str) -> float:
-    """Return what removing a cause wins, as a share of the step it shows in."""
+    """Return the gain of removing a cause as a share of the step in which it shows."""
     schedule = run_job(job, record=False)
     gain = measure_gain(job, cause, schedule)
     by_window = cause == "measurement_artifact"

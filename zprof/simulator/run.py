@@ -1,4 +1,4 @@
-"""Run a job: the hosts of its ranks, on devices or on processors alone, until all have finished."""
+"""Run the hosts of a job's ranks, with devices or only on CPUs, until all have finished."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zprof.simulator.state import Schedule
 
 
 def run_job(job: Job, record: bool = True) -> Schedule:
-    """Simulate a job. Without `record` only the step ends are kept (faster)."""
+    """Simulate a job. Without `record` only the step ends are kept, which is faster."""
     machine = Machine(job, record)
     for rank in machine.ranks:
         host = CpuHost(machine, rank) if job.on_cpu else Host(machine, rank)

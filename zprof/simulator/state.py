@@ -1,4 +1,4 @@
-"""State of a simulated job: events, work, streams and collectives, and what is recorded of each rank."""
+"""State of a simulated job: events, work, streams, collectives, and the record of each rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zprof.simulator.job import Job
 
 
 class Event:
-    """A CUDA event: who waits for it, when it was reached and, on a CPU rank, which collective it follows."""
+    """A CUDA event: its waiters, when it was reached and, on a CPU rank, which collective it follows."""
 
     __slots__ = ("collective", "done", "time", "waiters")
 
@@ -21,7 +21,7 @@ class Event:
 
 
 class Task:
-    """A piece of GPU work; also the record of it."""
+    """A piece of GPU work, and its record."""
 
     __slots__ = (
         "avail", "cat", "collective", "correlation", "end", "event", "external", "info", "kind", "left",
@@ -82,7 +82,7 @@ class Collective:
 
 
 class Rank:
-    """State of one rank; after the run also its record."""
+    """State of one rank, and its record after the run."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -103,7 +103,7 @@ class Rank:
 
 
 class Schedule:
-    """What happened: one `Rank` each, and the collectives in order of creation."""
+    """The result of a simulation: one `Rank` per rank, and the collectives in order of creation."""
 
     def __init__(self, job: Job, ranks: list[Rank], collectives: list[Collective]) -> None:
         self.job = job
@@ -111,7 +111,7 @@ class Schedule:
         self.collectives = collectives
 
     def step_ends(self) -> list[list[int]]:
-        """Return the end of each step on each rank: its host is done and its compute stream has drained."""
+        """Return the end of each step on each rank: its host is done and its compute stream is empty."""
         return [
             [max(host[1], event.time) for host, event in zip(r.step_host, r.step_events, strict=True)]
             for r in self.ranks

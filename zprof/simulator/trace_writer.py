@@ -27,7 +27,7 @@ _CBIDS: Final = {
 
 
 class Clock:
-    """Turn true times into the numbers of one rank's file."""
+    """Convert true times into the times of one rank's file."""
 
     def __init__(self, job: Job, rank: int) -> None:
         start = job.starts[rank]
@@ -56,7 +56,7 @@ class Clock:
 
 
 class GroupNames:
-    """Names of the process groups, as device meshes make them."""
+    """Names of the process groups, as device meshes create them."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -87,7 +87,7 @@ class GroupNames:
 
 
 class TraceWriter:
-    """Build the trace of one rank; what other vendors write differently is a method."""
+    """Build the trace of one rank; vendors override methods for their differences."""
 
     first_device = 0
     """The number of a host's first device; on AMD's, processors are counted before."""
@@ -106,7 +106,7 @@ class TraceWriter:
         self.gpu: list[Row] = []
 
     def number_streams(self) -> dict[int, int]:
-        """Return the numbers of the streams; compute runs on the default stream, which is 7 in CUPTI."""
+        """Return the stream numbers; compute runs on the default stream, which is 7 in CUPTI."""
         others = 13 + 4 * (hash_key(self.job.key, "stream") % 4)
         return {
             p.COMPUTE: 7, p.COPY_IN: others + 4, p.GATHER: others + 8, p.REDUCE: others + 12,
@@ -114,7 +114,7 @@ class TraceWriter:
         }  # fmt: skip
 
     def metadata(self, comm: int, raw: str, sent: int, got: int, itemsize: int, number: int) -> Row:
-        """Return the arguments that describe a collective, as far as this torch writes them."""
+        """Return the arguments with which this torch version describes a collective."""
         name, description, ranks = self.groups.describe(comm, self.rank.index)
         row: Row = {
             "Collective name": raw, "In msg nelems": sent, "Out msg nelems": got, "Group size": len(ranks),
@@ -158,7 +158,7 @@ class TraceWriter:
         return name, {"cbid": _CBIDS.get(name, 211), "correlation": correlation}
 
     def add_host_rows(self) -> None:
-        """Append what the host threads did."""
+        """Append the rows of the host threads."""
         for row in self.rank.host_rows:
             cat, name, tid, start, duration, correlation, external, _step = row[:8]
             assert isinstance(tid, int)
@@ -285,14 +285,14 @@ class TraceWriter:
         return name
 
     def describe_message(self, task: Task) -> Row:
-        """Return the metadata of a collective's kernel; nothing for another kernel or from older torch."""
+        """Return the metadata of a collective's kernel; nothing for other kernels or older torch versions."""
         if task.cat != "collective" or not self.dialect.metadata:
             return {}
         _, raw, sent, got, itemsize, number = task.info
         return self.metadata(task.kind, str(raw), int(sent), int(got), int(itemsize), int(number))
 
     def add_gpu_annotations(self) -> None:
-        """Append the GPU side of annotations: from the first to the last work launched inside, per stream."""
+        """Append the GPU side of annotations: per stream, from the first to the last work launched inside."""
         launches = sorted(
             ((t.avail - self.job.host.latency_ns, t) for t in self.rank.tasks), key=lambda x: x[0]
         )
@@ -384,7 +384,7 @@ class TraceWriter:
         return range(self.first_device, self.first_device + self.job.cluster.ranks_per_node)
 
     def distributed_info(self) -> Row:
-        """Return the description of process groups, in the form of the file's age."""
+        """Return the description of process groups, in the format of the file's torch version."""
         job, era = self.job, self.dialect.era
         info: Row = {"backend": "nccl", "rank": self.rank.index, "world_size": job.world}
         if era == "old":
