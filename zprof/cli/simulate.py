@@ -148,7 +148,7 @@ def check_limits(arguments: argparse.Namespace) -> None:
 
 
 def write_files(job: Job, folder: Path) -> None:
-    """Write traces and truth. A failure leaves nothing: without truth.json a simulation cannot be replaced."""
+    """Write traces and truth. A failure leaves nothing: without truth.json a simulation is not replaced."""
     from zprof.simulator.ground_truth import write_job
 
     is_new = not folder.exists()

@@ -275,7 +275,7 @@ class StepProgram(OperationList):
             self.reduce_activations(segment.block, phase)
 
     def compute_backward(self, segments: Sequence[Segment], recompute: bool) -> None:
-        """Run the backward kernels, last segment first; checkpointed segments are recomputed before theirs."""
+        """Run the backward kernels, last segment first; checkpointed segments are recomputed first."""
         for segment in reversed(segments):
             if recompute and self.job.blocks[segment.block].is_layer:
                 self.compute_forward((segment,), RECOMPUTE)

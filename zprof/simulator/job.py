@@ -168,7 +168,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rotating:
-    """A different rank stalls in each step: on the host at one block, or in its GPU work of the whole step."""
+    """A different rank stalls in each step: on the host at one block, or in all its GPU work."""
 
     host_ns: int = 0
     gpu_factor: float = 1.0

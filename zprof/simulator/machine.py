@@ -141,7 +141,7 @@ class Machine:
         self.pump(stream, now)
 
     def change_comms(self, rank: Rank, change: int, now: int) -> None:
-        """Record that an NCCL kernel acquires or releases SMs of a rank, which changes the pace of kernels."""
+        """Record that an NCCL kernel acquires or releases SMs of a rank: kernels change their pace."""
         before = rank.active_comms > 0
         rank.active_comms += change
         after = rank.active_comms > 0
