@@ -1,4 +1,4 @@
-"""Compute the ZeRO formulas that a run is checked against: state bytes per rank, and bytes moved per step.
+"""Compute the ZeRO formulas for checking a run: state bytes per rank, and bytes moved per step.
 
 State, bytes per rank (arXiv 1910.02054, section 5 and figure 1), for psi parameters over N ranks and p, g and
 k bytes per element of parameter, gradient and optimizer state:
@@ -7,8 +7,8 @@ k bytes per element of parameter, gradient and optimizer state:
     stage 1  (p + g) psi + k psi / N    stage 3  (p + g + k) psi / N
 
 Volume, elements that a rank transfers per step (section 7): 2 psi, 2 psi, 2 psi, 3 psi for stages 0 to 3. A
-ring transfers (N-1)/N of that; both formula and measurement ignore the factor. Replicas of the shards (hybrid
-sharding) all-reduce each rank's share of the gradients in addition: 2 psi / N.
+ring transfers (N-1)/N of this; both formula and measurement ignore the factor. Shard replicas (hybrid
+sharding) additionally all-reduce each rank's share of the gradients: 2 psi / N.
 """
 
 from collections.abc import Mapping
@@ -28,10 +28,10 @@ _STATES_WITH_STEP_COUNTERS = frozenset({Tenant.OPTIMIZER_STATE})
 
 
 class TenantFormula(Struct, frozen=True, kw_only=True):
-    """Per-rank bytes of one model state according to the formula of the stage.
+    """Per-rank bytes of one model state, according to the ZeRO stage's formula.
 
     ``formula_bytes``: the formula's bytes, without padding and step counters. ``ranks``: size of the sharding
-    group. ``sharded``: True if this state is sharded over it.
+    group. ``sharded``: True if the state is sharded over the group.
     """
 
     formula_bytes: int
@@ -43,7 +43,7 @@ class TenantFormula(Struct, frozen=True, kw_only=True):
 
 
 def compute_state_formula(facts: TrainingFacts) -> StateFormula | None:
-    """Return the bytes of each state per rank by the formula of the stage; None if a fact is missing.
+    """Return each state's bytes per rank by the stage's formula; None if a fact is missing.
 
     Fractional shards are rounded up. Bytes that the engine adds are listed separately:
     ``padding_bytes`` over all three states, and the optimizer's 4-byte step counters.
@@ -61,7 +61,9 @@ def compute_state_formula(facts: TrainingFacts) -> StateFormula | None:
 
 
 def compute_tenant_formulas(facts: TrainingFacts) -> Mapping[Tenant, TenantFormula]:
-    """Return the formula of each state with known facts; empty if stage or parameter count is unknown."""
+    """Return the formula of each state whose facts are known; empty if stage or parameter count is
+    unknown.
+    """
     psi, ranks, stage = facts.parameters, facts.shard_ranks, facts.stage
     if psi is None or ranks is None or ranks < 1 or stage is None or stage not in _STAGES:
         return {}
@@ -91,8 +93,8 @@ def compute_tenant_formulas(facts: TrainingFacts) -> Mapping[Tenant, TenantFormu
 def compute_expected_volume(facts: TrainingFacts) -> int | None:
     """Return the bytes one rank transfers per step, counting an all-reduce twice; None if a fact is missing.
 
-    Padding is transferred, so it is counted. Stages 2 and 3 communicate in every micro-batch, because sharded
-    gradients must be reduced in each. A single rank communicates nothing.
+    Padding is transferred, so it counts. Stages 2 and 3 communicate in every micro-batch, because each must
+    reduce the sharded gradients. A single rank communicates nothing.
     """
     psi, size, stage, ranks = facts.parameters, facts.communication_bytes, facts.stage, facts.shard_ranks
     replicas = facts.replica_ranks or 1
@@ -112,12 +114,12 @@ def compute_expected_volume(facts: TrainingFacts) -> int | None:
     within_shards = (gathers * size + reductions * reduced) * elements if ranks > 1 else 0
     if not stage or not ranks or replicas == 1:
         return within_shards
-    # The all-reduces of shards between replicas; a stage without shards has none.
+    # Shard all-reduces between replicas; a stage without shards has none.
     return within_shards + _shard_bytes(elements, 2 * reductions * reduced, ranks)
 
 
 def compute_engine_volume(facts: TrainingFacts) -> int | None:
-    """Return the bytes one rank transfers per step by the engine's own scheme; None if it is the formula's.
+    """Return the bytes one rank transfers per step by the engine's own scheme; None if the formula applies.
 
     DeepSpeed's stages 1 and 2 and ZeroRedundancyOptimizer all-reduce gradients of which each rank keeps a
     shard: 3 psi instead of 2 psi.

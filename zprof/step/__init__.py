@@ -1,1 +1,1 @@
-"""The measured step as tasks, and what it would take with a change."""
+"""The measured step as tasks, and its time with a change."""

@@ -1,11 +1,11 @@
-"""Insert messages into a measured step: pieces of a message, or the replica all_reduce of hybrid sharding.
+"""Insert messages into a measured step: pieces of a message, or hybrid sharding's replica all_reduce.
 
 With shards within a host, gathers run at intra-host bandwidth. Each reduction is followed by an all_reduce of
-the shard over the replicas, on a separate communicator and stream, and the update waits for it.
+the shard over its replicas, on a separate communicator and stream, and the update waits for this all_reduce.
 
-A model-wide gather and reduction is split into one of each per block. Each block waits only for its own part,
-which is gathered while the previous block computes. Its gradients are reduced while those of the next block
-are computed. The recording does not say how the bytes are distributed. All blocks get the same share; the
+A model-wide gather or reduction is split into one message per block. Each block waits only for its own part,
+which is gathered while the previous block computes. Its gradients are reduced while the next block's are
+computed. The recording does not show how the bytes are distributed: all blocks get the same share; the
 embedding and the head get bytes in proportion to their matmul time.
 """
 
@@ -26,12 +26,12 @@ from zprof.step.tasks import NONE, Floats, Graph, RankGraph
 _MAX_LAUNCH_NS = 100_000.0
 _GATHER = CollectiveKind.ALL_GATHER.value
 _REDUCES = frozenset({CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value})
-#: The head's forward as a share of the compute between forward and backward: its backward takes twice its
-#: forward.
+#: The head's forward as a share of the compute between forward and backward pass: its backward takes twice as
+#: long as its forward.
 _HEAD_RATIO = 1 / 3
 #: Maximum host time to launch a piece; any excess before the first message belongs to the start of the step.
 _LAUNCH_NS = 150_000.0
-#: Reductions shorter than this share of the longest are assumed to be of a norm or a loss.
+#: Reductions shorter than this share of the longest one are assumed to be for a norm or a loss.
 _LARGE_RATIO = 0.05
 _MATRIX_PRODUCT = re.compile(r"gemm|nvjet|cutlass|matmul|Cijk", re.ASCII | re.IGNORECASE)
 
@@ -41,12 +41,12 @@ class NewTask(Struct, frozen=True, kw_only=True):
 
     Attributes:
         like: Task whose call, stream and costs are copied unless overridden.
-        place: Host-order position to insert it before.
-        work_ns: Duration of its work; for a collective, in addition to the shared transfer.
+        place: Host-order position before which it is inserted.
+        work_ns: Duration of its work; for a collective, added to the shared transfer.
         collective: The instance of the collective, ``NONE`` for other work.
-        waits_on: Tasks that it waits for; new tasks are numbered after the last task of the rank.
+        waits_on: Tasks that it waits for; new tasks are numbered after the rank's last task.
         gap_ns: Host time before the call.
-        stream: Its stream, if that differs from the stream of ``like``.
+        stream: Its stream, if different from the stream of ``like``.
     """
 
     like: int
@@ -59,7 +59,7 @@ class NewTask(Struct, frozen=True, kw_only=True):
 
 
 class NewCollectives(Struct):
-    """Collectives that a change adds, identified by a key that is the same on all ranks."""
+    """Collectives added by a change, identified by a key that is the same on all ranks."""
 
     graph: Graph
     numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class NewCollectives(Struct):
         return len(self.graph.transfer_ns) + number
 
     def build_graph(self, ranks: Sequence[RankGraph], transfer_ns: Floats) -> Graph:
-        """Return the graph with these collectives; ``transfer_ns`` holds the times of the existing ones."""
+        """Return the graph with these collectives; ``transfer_ns``: times of the existing collectives."""
         return replace(
             self.graph,
             ranks=tuple(ranks),
@@ -131,7 +131,7 @@ def shard_within_hosts(
 
     Args:
         graph: The measured step.
-        ratio_of_row: Time ratio of each collective row that becomes intra-host.
+        ratio_of_row: Time ratio of each collective row that moves within hosts.
         replica_ns_of_row: Duration of the all_reduce appended to a row; no entry if there is none.
         peers: The replica group of each rank.
     """
@@ -186,7 +186,7 @@ def _add_replica_reductions(
 
 
 class _BlockPass(Struct, frozen=True, kw_only=True):
-    """A pass over the blocks of the model: the first and the last task of each block."""
+    """A pass over the model's blocks: each block's first and last task."""
 
     first: tuple[int, ...]
     last: tuple[int, ...]
@@ -203,11 +203,9 @@ def split_units(
     """Split each model-wide collective into one per block.
 
     Args:
-        graph: The measured step.
-        read: Returns the messages of a rank.
-        latency_ns: Returns the latency of a row of the analysis' collectives.
-        copies: Names of kernels that only copy into and out of communication buffers.
-        again: True if a block is freed after its forward and gathered again for its backward.
+        graph: The measured step. read: Returns a rank's messages. latency_ns: Returns the latency of a row of
+        the analysis' collectives. copies: Names of kernels that only copy into and out of communication
+        buffers. again: True if a block is freed after its forward and gathered again for its backward pass.
 
     Returns:
         The changed graph, None if the ranks do not issue the same collectives or no blocks are found.
@@ -224,7 +222,7 @@ def split_units(
 
 
 class _RankSplit:
-    """Rebuild one rank with split messages."""
+    """Rebuilds one rank with split messages."""
 
     def __init__(
         self,
@@ -295,7 +293,7 @@ class _RankSplit:
                 first_task, launch, begin, latency + transfer_ns * block_ratio, block_ratio, copies
             )
         if self._again:
-            # the last block is not freed before its backward
+            # the last block is not freed before its backward pass
             for launch, begin in pairwise(backward.first):
                 self._add_gather(
                     first_task, launch, begin, latency + transfer_ns * block_ratio, block_ratio, copies
@@ -329,7 +327,7 @@ class _RankSplit:
             self._waits[begin] = (*self._waits[begin], gather)
 
     def _split_reductions(self, tasks: Sequence[int]) -> None:
-        """Split the reductions of a step; within a block they run in sequence (shards, then replicas)."""
+        """Split a step's reductions; within a block they run in sequence (shards, then replicas)."""
         passes = [
             each for each in self._passes if each.last[-1] <= tasks[0] and self._is_same_step(each, tasks[0])
         ]
@@ -381,7 +379,7 @@ class _RankSplit:
         return len(self._rank.tasks) + len(self._new) - 1
 
     def _set_remaining_time(self, tasks: Sequence[int], time: float) -> None:
-        """Set the time of the first collective, and zero the others."""
+        """Set the first collective's time, and zero the others."""
         for task in tasks:
             task_ns = time if task == tasks[0] else 0.0
             self._transfer[self._rank.collective[task]] = self._work[task] = task_ns
@@ -389,14 +387,14 @@ class _RankSplit:
                 self._removed.append(task)
 
     def _compute_byte_ratios(self, forward: _BlockPass, backward: _BlockPass) -> tuple[float, float]:
-        """Return the share of the bytes of the root (embedding and head), and of each block."""
+        """Return the root's (embedding and head) share of the bytes, and each block's."""
         blocks_ns = max(1.0, self._sum_matmul_time(forward.first[0], forward.last[-1] + 1))
         root_ns = 2 * _HEAD_RATIO * self._sum_matmul_time(forward.last[-1] + 1, backward.first[0])
         total_ns = blocks_ns + root_ns
         return root_ns / total_ns, blocks_ns / len(forward.first) / total_ns
 
     def _sum_matmul_time(self, begin: int, end: int) -> float:
-        """Return the time of matrix products between two tasks, which is proportional to their parameters."""
+        """Return the matmul time between two tasks, which is proportional to their parameters."""
         tasks = self._computing[(self._computing >= begin) & (self._computing < end)]
         products = [at for at in tasks.tolist() if _MATRIX_PRODUCT.search(self._rank.tasks.kernel[at])]
         return float(self._rank.work_ns[products or tasks].sum())
@@ -416,7 +414,7 @@ class _RankSplit:
 
 
 def _find_block_passes(rank: RankGraph, messages: RankMessages) -> list[_BlockPass]:
-    """Return the passes of a rank: consecutive blocks that run the same kernels."""
+    """Return a rank's passes: consecutive blocks that run the same kernels."""
     tasks = np.flatnonzero(messages.blocks != NONE)
     if not len(tasks):
         return []

@@ -1,24 +1,23 @@
-"""Measure the bandwidth that messages reach, what to expect instead, and what slow groups lose.
+"""Measure the bandwidth of messages, the bandwidth to expect instead, and the loss in slow groups.
 
-Messages are comparable if their kinds are equal or have the same bus bandwidth (all but gloo's
-reduce_scatter), and if their sizes are within a factor of four. Groups are compared with those of the
-baseline that span hosts like them: a loss between hosts is ZP408. Messages of unknown size are
-compared with the baseline's by time and order, if both runs send equally many.
+Messages are comparable if their kinds are equal or have the same bus bandwidth (all except gloo's
+reduce_scatter), and if their sizes are within a factor of four. Groups are compared with baseline groups that
+also span hosts, or also do not: a loss between hosts is ZP408. Messages of unknown size are compared with the
+baseline's by time and order, if both runs send equally many.
 
-Without a baseline, a group is compared with the job's other groups of its size, kind and span (within a
-host, or between hosts). Groups that are equally slow do not vouch for one another, so a group that is no
-slower than these is also compared with the fastest link of the job, whatever its kind, after allowing for a
-normal latency.
+Without a baseline, a group is compared with the job's other groups of its size, kind and span (within a host,
+or between hosts). Equally slow groups prove nothing about each other, so a group that is no slower than these
+is also compared with the job's fastest link, of any kind, after allowing for a normal latency.
 
-How much such a comparison proves depends on the links. Within a host, one group is as close as another, but
-transfers that share a link slow each other down. A network is slower than NVLink, and the groups of a host
-may share it, so between hosts the comparison proves nothing by itself.
+What such a comparison proves depends on the links. Within a host, all groups are equally close, but transfers
+that share a link slow each other down. A network is slower than NVLink, and a host's groups may share it, so
+between hosts the comparison alone proves nothing.
 
-With q = measured / expected, a transfer t with an exposed part e shrinks to q t, and so does the queueing it
+With q = measured / expected, a transfer t with an exposed part e shrinks to q t, as does the queueing it
 causes (counted in both). The saving lies between (1 - q) e and min(e, (1 - q) t).
 
-Most groups have no name that says what they connect, so replicas are also recognized by their traffic: ranks
-of different sharding groups that all_reduce what the reduce_scatters left of the gradients.
+Most group names do not show what they connect, so replicas are also recognized by their traffic: ranks of
+different sharding groups that all_reduce the gradient shards left by the reduce_scatters.
 """
 
 import math
@@ -49,7 +48,7 @@ from zprof.step.message_sizes import LATENCY_RATIO
 from zprof.step.traffic import read_step_traffic
 
 LARGE_RATIO = 0.25
-#: Minimum share of the bandwidth that the baseline reached.
+#: Minimum share of the baseline's bandwidth.
 BASELINE_RATIO = 0.80
 KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 _UNKNOWN_SPAN = -1
@@ -59,9 +58,9 @@ _SIMILAR_FACTOR = 4
 #: Messages smaller than the largest by more than this factor (a norm, a flag) carry no information about
 #: bandwidth.
 _MAX_SIZE_RATIO = 64
-#: At 100 GB/s such a message takes longer than a network's latency: the shards of many ranks are that small.
+#: At 100 GB/s, such a message takes longer than a network's latency; shards over many ranks are this small.
 _SURELY_LARGE_BYTES = 4 * 1024 * 1024
-#: Minimum share of the step exposed in groups that have no faster reference, to say so.
+#: Minimum share of the step exposed in groups without a faster reference, to report them.
 MIN_UNTESTED_RATIO = 0.10
 _REPLICAS = "between the replicas"
 _PLACES: Mapping[GroupRole, str] = {
@@ -72,18 +71,18 @@ _PLACES: Mapping[GroupRole, str] = {
     GroupRole.CONTEXT: "of context parallelism",
     GroupRole.DATA: "of data parallelism",
 }
-#: Shards are padded, so that the bytes of replicas are not exactly those of the shards.
+#: Tolerance for comparing replica and shard bytes, because shards are padded.
 _MAX_PADDING_RATIO = 0.1
-#: Columns needed for a slow group.
+#: Columns needed to find a slow group.
 _COLUMNS = ("rank", "transfer_ns", "exposed_transfer_ns", "start_ns", "wait_start_ns", "wait_end_ns")
 
 
 class ExpectedBandwidth(Struct, frozen=True, kw_only=True):
-    """A bandwidth, its source, and the share of it below which a link is slow.
+    """An expected bandwidth, its source, and the share below which a link is slow.
 
-    The same messages on the same link agree within a few percent. Other groups or data sheet values
-    may differ more. ``proof``: highest confidence that a shortfall gives; None if the link may be slower by
-    design. ``latency_ns``: time that each message may take besides.
+    The same messages on the same link agree within a few percent. Other groups or data sheet values may
+    differ more. ``proof``: maximum confidence from a shortfall; None if the link may be slower by design.
+    ``latency_ns``: additional time allowed per message.
     """
 
     bytes_per_s: float
@@ -95,7 +94,7 @@ class ExpectedBandwidth(Struct, frozen=True, kw_only=True):
 
 
 class GroupRate(Struct, frozen=True, kw_only=True):
-    """The bandwidth that the large messages of one kind reach in one group of ``ranks`` ranks."""
+    """The bandwidth of large messages of one kind in one group of ``ranks`` ranks."""
 
     kind: CollectiveKind
     group: str
@@ -105,14 +104,14 @@ class GroupRate(Struct, frozen=True, kw_only=True):
     bytes_per_s: float
 
     def reached_ratio(self, expected: ExpectedBandwidth) -> float:
-        """Return the time of a message at the expected bandwidth, relative to its measured time."""
+        """Return a message's time at the expected bandwidth, relative to its measured time."""
         bus_bytes = self.bytes * bus_factor(self.kind, self.ranks)
         latency_ratio = expected.latency_ns * 1e-9 * self.bytes_per_s / bus_bytes
         return self.bytes_per_s / expected.bytes_per_s + latency_ratio
 
 
 class ReachedBandwidth:
-    """The bandwidth that the messages of a run reach; tables are built once, for hundreds of groups."""
+    """The bandwidth of a run's messages; tables are built once, for hundreds of groups."""
 
     def __init__(self, analysis: RunAnalysis) -> None:
         self.analysis = analysis
@@ -130,7 +129,9 @@ class ReachedBandwidth:
         return self._tables[kind]
 
     def as_far(self, kind: CollectiveKind, far: bool | None) -> Columns:
-        """Return ``bus_bandwidths`` of groups that may (``far``) or may not span hosts; of all if None."""
+        """Return ``bus_bandwidths`` of groups that may span hosts (``far``) or may not, or of all groups if
+        None.
+        """
         each = self.by(kind)
         if far is None:
             return each
@@ -139,7 +140,7 @@ class ReachedBandwidth:
 
 
 def measure_group_rates(reached: ReachedBandwidth) -> list[GroupRate]:
-    """Return one entry per kind and group. Messages from a quarter of the largest size count as large."""
+    """Return one entry per kind and group; messages of at least a quarter of the largest size are large."""
     found = []
     for kind in KINDS:
         each = reached.by(kind)
@@ -163,7 +164,7 @@ def measure_group_rates(reached: ReachedBandwidth) -> list[GroupRate]:
 def expect_from_baseline(
     own_rate: GroupRate, run: ReachedBandwidth, baseline: ReachedBandwidth | None
 ) -> ExpectedBandwidth | None:
-    """Return the bandwidth that the baseline reaches, None if it has no comparable messages."""
+    """Return the baseline's bandwidth, None if it has no comparable messages."""
     if baseline is None:
         return None
     far = run.spans(own_rate.group)
@@ -179,7 +180,7 @@ def expect_from_baseline(
 
 
 class LinkReferences:
-    """The groups of a run as columns, to compare each group with all others."""
+    """A run's groups as columns, to compare each group with all others."""
 
     def __init__(self, rates: Sequence[GroupRate], run: ReachedBandwidth) -> None:
         self._run = run
@@ -191,7 +192,7 @@ class LinkReferences:
         self._rate = np.array([rate.bytes_per_s for rate in rates])
 
     def list_expected(self, index: int, own_rate: GroupRate) -> Iterator[ExpectedBandwidth]:
-        """List what the group at ``index`` may be expected to reach, the most conclusive reference first."""
+        """List expected bandwidths of the group at ``index``, most conclusive reference first."""
         kinds = [KINDS.index(kind) for kind in comparable_kinds(self._run.analysis, own_rate.kind)]
         others = (self._group != self._group[index]) & np.isin(self._kind, kinds)
         same_span = others & (self._span == self._span[index])
@@ -207,7 +208,7 @@ class LinkReferences:
         latency_ns = max_normal_latency_ns(own_rate.ranks)
         if span != _UNKNOWN_SPAN and same_span.any():
             where = "within a host" if span == _WITHIN_HOST else "between hosts"
-            # on CPU ranks compute slows gloo down
+            # on CPU ranks, compute slows gloo down
             is_conclusive = span == _WITHIN_HOST and self._run.analysis.run.device != "cpu"
             yield ExpectedBandwidth(
                 bytes_per_s=float(self._rate[same_span].max()),
@@ -227,7 +228,7 @@ class LinkReferences:
 
 
 def find_slow_rank(slow: list[GroupRate], fast: list[GroupRate]) -> int | None:
-    """Return the one rank that all slow groups and no fast group have, None if there is not exactly one."""
+    """Return the only rank in all slow groups and in no fast group, None if there is not exactly one."""
     if not slow or not fast:
         return None
     suspects = frozenset.intersection(*(parse_group_ranks(rate.group) for rate in slow))
@@ -236,7 +237,7 @@ def find_slow_rank(slow: list[GroupRate], fast: list[GroupRate]) -> int | None:
 
 
 def count_ranks_by_host(analysis: RunAnalysis, group: str) -> dict[str, int] | None:
-    """Return the number of a group's ranks on each host, None if ranks or hosts are unknown."""
+    """Return a group's number of ranks per host, None if ranks or hosts are unknown."""
     ranks = parse_group_ranks(group)
     if not ranks or not ranks <= set(analysis.hosts):
         return None
@@ -250,15 +251,15 @@ def spans_hosts(analysis: RunAnalysis, group: str) -> bool | None:
 
 
 def find_spanning_groups(analysis: RunAnalysis) -> dict[str, bool | None]:
-    """Return ``spans_hosts`` of each group that has collectives, computed once per group and not per row."""
+    """Return ``spans_hosts`` of each group with collectives, computed once per group."""
     groups = analysis.collectives.texts("group").list_distinct()
     return {group: spans_hosts(analysis, group) for group in groups}
 
 
 def comparable_kinds(analysis: RunAnalysis, kind: CollectiveKind) -> tuple[CollectiveKind, ...]:
-    """Return the kinds with the same bus bandwidth as ``kind`` on the same link, ``kind`` first.
+    """Return the kinds that have the same bus bandwidth as ``kind`` on the same link, ``kind`` first.
 
-    Gloo runs a reduce_scatter as an all_reduce, so its bus bandwidth is half of the others'.
+    Gloo runs a reduce_scatter as an all_reduce, so its bus bandwidth is half that of the other kinds.
     """
     others = [other for other in KINDS if other is not kind]
     if "gloo" in analysis.run.backend or analysis.run.device == "cpu":
@@ -268,7 +269,7 @@ def comparable_kinds(analysis: RunAnalysis, kind: CollectiveKind) -> tuple[Colle
 
 
 def bus_bandwidths(analysis: RunAnalysis, rows: Columns, kind: CollectiveKind) -> Columns:
-    """Return size, group, its number of ranks and bandwidth of each matched collective of a kind."""
+    """Return size, group, number of ranks and bandwidth of each matched collective of a kind."""
     each = measure_transfers(analysis, select_kind(rows, kind))
     sizes, size = np.unique(each.ints("group_size"), return_inverse=True)
     factors = np.array([bus_factor(kind, size) for size in sizes.tolist()], dtype=np.float64)[size.ravel()]
@@ -278,7 +279,9 @@ def bus_bandwidths(analysis: RunAnalysis, rows: Columns, kind: CollectiveKind) -
 
 
 def bandwidth_within_hosts(runs: Iterable[RunAnalysis], kind: CollectiveKind, size: float) -> float | None:
-    """Return the bandwidth within a host for messages of similar size, from the first run that has any."""
+    """Return the bandwidth within a host for messages of similar size, from the first run with such
+    messages.
+    """
     for analysis in runs:
         if not len(analysis.collectives):
             continue
@@ -292,7 +295,7 @@ def bandwidth_within_hosts(runs: Iterable[RunAnalysis], kind: CollectiveKind, si
 
 
 def select_similar(each: Columns, size: float) -> Columns:
-    """Return the messages of a size within a factor of four."""
+    """Return the messages whose size is within a factor of four."""
     return each.at(is_similar(each.floats("bytes"), size))
 
 
@@ -304,7 +307,7 @@ def is_similar(sizes: Floats, size: float) -> Mask:
 class UnsizedMessages(Struct, frozen=True, kw_only=True):
     """Messages of one kind; times are per step, ``reached_ratio`` is baseline time / time in this run.
 
-    Elements that have more bytes than in the baseline may take as many times as long.
+    Elements with more bytes than in the baseline may take proportionally longer.
     """
 
     kind: CollectiveKind
@@ -315,7 +318,7 @@ class UnsizedMessages(Struct, frozen=True, kw_only=True):
 
 
 def compare_unsized(analysis: RunAnalysis, baseline: RunAnalysis) -> list[UnsizedMessages]:
-    """Compare each kind's time with the baseline's, without kinds whose number of messages differs."""
+    """Compare each kind's time with the baseline's, except kinds with different message counts."""
     found = []
     for kind in KINDS:
         rows, before = select_kind(analysis.collectives, kind), select_kind(baseline.collectives, kind)
@@ -337,15 +340,15 @@ def compare_unsized(analysis: RunAnalysis, baseline: RunAnalysis) -> list[Unsize
 
 
 def _mean_element_bytes(types: Texts) -> float:
-    """Return the mean over the messages of known type; 0 if there is none."""
+    """Return the mean element size over messages of known type; 0 without any."""
     sizes = np.array([*(BYTES_PER_ELEMENT.get(word, 0) for word in types.words), 0])[types.codes]
     return float(sizes[sizes > 0].mean()) if (sizes > 0).any() else 0.0
 
 
 def _quickest_ns(rows: Columns) -> Int64s:
-    """Return the shortest time of each message of a step: the time on a rank that did not wait.
+    """Return each message's shortest time in a step, from a rank that did not wait.
 
-    Messages are known by their place in the step, so a rank's step that lacks one is left out.
+    Messages are identified by their position in the step, so a rank's step that lacks a message is left out.
     """
     if not len(rows):
         return np.zeros(0, dtype=np.int64)
@@ -374,7 +377,7 @@ class SlowGroup(Struct, frozen=True, kw_only=True):
 
     @property
     def saving_ns(self) -> tuple[float, float]:
-        """Lower and upper bound of the saving per step, by the formula of the module."""
+        """Lower and upper bound of the saving per step, by the module's formula."""
         shortfall_ratio = 1 - self.reached_ratio
         return (shortfall_ratio * self.exposed_ns, min(self.exposed_ns, shortfall_ratio * self.transfer_ns))
 
@@ -397,10 +400,10 @@ def select_bandwidth_bound(reached: ReachedBandwidth) -> list[GroupRate]:
 def compare_links(
     rates: list[GroupRate], reached: ReachedBandwidth, baseline: RunAnalysis | None
 ) -> tuple[list[tuple[GroupRate, ExpectedBandwidth]], list[GroupRate], list[GroupRate]]:
-    """Compare groups with what the user expects, else the baseline, else the run's other groups.
+    """Compare groups with the user's expectation, else the baseline, else the run's other groups.
 
-    Returns those that are slow with what each falls short of, the fast ones, and those that only groups as
-    slow as themselves, or none, can be compared with.
+    Returns the slow groups with the expectation each misses, the fast groups, and the groups that can be
+    compared only with equally slow groups or with none.
     """
     expected_bytes_per_s = reached.analysis.expected_bus_bytes_per_s
     before = ReachedBandwidth(baseline) if baseline is not None and len(baseline.collectives) else None
@@ -425,7 +428,7 @@ def compare_links(
 def measure_slow_groups(
     analysis: RunAnalysis, groups: Sequence[tuple[GroupRate, ExpectedBandwidth]]
 ) -> list[SlowGroup]:
-    """Return what each of the groups loses."""
+    """Return the loss of each group."""
     times = measure_times(analysis, [rate for rate, _ in groups])
     return [
         SlowGroup(rate=rate, expected=expected, transfer_ns=transfer_ns, exposed_ns=exposed_ns)
@@ -434,7 +437,7 @@ def measure_slow_groups(
 
 
 def measure_times(analysis: RunAnalysis, rates: Sequence[GroupRate]) -> list[tuple[float, float]]:
-    """Return transfer and exposed transfer of each group in ns per step and rank, with their queues."""
+    """Return each group's transfer and exposed transfer in ns per step and rank, including queueing."""
     keys = {(rate.kind.value, rate.group) for rate in rates}
     tables = group_rows_by_text(analysis.collectives, ("kind", "group"), _COLUMNS) if keys else ()
     rows_by_kind_and_group = {names: rows for names, rows in tables if names in keys}
@@ -450,7 +453,7 @@ def measure_times(analysis: RunAnalysis, rates: Sequence[GroupRate]) -> list[tup
 
 
 def sum_largest_savings(slow: list[SlowGroup]) -> tuple[float, float]:
-    """Sum the largest saving of each kind: groups on different ranks run in parallel."""
+    """Sum each kind's largest saving: groups on different ranks run in parallel."""
     kinds: dict[CollectiveKind, tuple[float, float]] = {}
     for entry in slow:
         kinds[entry.rate.kind] = max(
@@ -460,7 +463,7 @@ def sum_largest_savings(slow: list[SlowGroup]) -> tuple[float, float]:
 
 
 def list_slow_facts(slow: Sequence[SlowGroup], rank: int | None) -> list[Fact]:
-    """List the facts of each kind, of the group that loses most; other groups of the kind are counted."""
+    """List facts per kind about the group that loses most; the kind's other groups are counted."""
     found: list[Fact] = []
     for kind in dict.fromkeys(entry.rate.kind for entry in slow):
         groups = [entry for entry in slow if entry.rate.kind is kind]
@@ -480,16 +483,16 @@ def list_slow_facts(slow: Sequence[SlowGroup], rank: int | None) -> list[Fact]:
 
 
 def read_reached_ratios(finding: Finding) -> dict[CollectiveKind, float]:
-    """Return the share of the expected bandwidth that each slow kind of collective reaches."""
+    """Return each slow collective kind's share of the expected bandwidth."""
     values = {entry.key: float(entry.value) for entry in finding.evidence}
     keys = {kind: f"{kind}_reached_ratio" for kind in CollectiveKind}
     return {kind: values[key] for kind, key in keys.items() if key in values}
 
 
 def select_slow_rows(analysis: RunAnalysis, finding: Finding) -> dict[int, float]:
-    """Return the share of the expected bandwidth that a finding states, by row of the slow collectives.
+    """Return the share of the expected bandwidth stated by a finding, by row of the slow collectives.
 
-    These are the groups of the kind that are closer to the slow figure than to the expected one.
+    The rows belong to the kind's groups that are closer to the slow than to the expected bandwidth.
     """
     facts = {entry.key: float(entry.value) for entry in finding.evidence}
     rates = select_bandwidth_bound(ReachedBandwidth(analysis))
@@ -522,7 +525,9 @@ def find_unknown_sizes(reached: ReachedBandwidth) -> Untested | None:
 def find_unvouched_links(
     analysis: RunAnalysis, rates: Sequence[GroupRate], *, has_reference: bool
 ) -> Untested | None:
-    """Return why links are unknown if none can be compared, or if much is exposed in those that cannot."""
+    """Return why links are unknown if none can be compared, or if much is exposed in links without a
+    reference.
+    """
     if not rates:
         return None
     exposed = {kind: (0.0, rates[0]) for kind in dict.fromkeys(rate.kind for rate in rates)}
@@ -559,7 +564,7 @@ def describe_messages(analysis: RunAnalysis, rate: GroupRate) -> str:
 
 
 def describe_group(analysis: RunAnalysis, group: str, size: int) -> str:
-    """Return words that follow the kind of a collective: "between the replicas"."""
+    """Describe a group as words that follow the collective kind: "between the replicas"."""
     role = find_role(group.partition("#")[2])
     if role is not None:
         return _PLACES[role]
@@ -569,7 +574,7 @@ def describe_group(analysis: RunAnalysis, group: str, size: int) -> str:
 
 
 def _connects_replicas(collectives: Columns, group: str) -> bool:
-    """Return True if each rank has its own sharding group and reduces its shard of the gradients."""
+    """Return True if each rank has a different sharding group and reduces its gradient shard."""
     ranks = parse_group_ranks(group)
     rows = collectives.at(np.isin(collectives.ints("rank"), sorted(ranks)))
     scatters = select_kind(rows, CollectiveKind.REDUCE_SCATTER)

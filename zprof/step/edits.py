@@ -1,4 +1,4 @@
-"""Edit a measured step: each edit takes a graph and returns the graph of the changed step."""
+"""Edit a measured step: each edit takes a graph and returns the changed step's graph."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -19,16 +19,16 @@ from zprof.step.tasks import (
     step_places,
 )
 
-#: Host time of a blocking call that does not have to wait.
+#: Host time of a blocking call without a wait.
 _CALL_NS = 5_000.0
-#: Host time before a call is not attributed to the call if it exceeds this.
+#: Longer host time before a call is not attributed to the call.
 _LONG_GAP_NS = 1_000_000.0
-#: Columns of a rank that edits change, besides its dependencies.
+#: A rank's columns that edits may change, in addition to dependencies.
 _EDITED = ("gap_ns", "call_ns", "blocks_on", "returns_ns", "stream", "work_ns", "lag_ns", "collective")
 
 
 def changes_graph(graph: Graph, changed: Graph) -> bool:
-    """Return True if an edit found something to change: a task, a dependency or the time of either."""
+    """Return True if an edit changed anything: a task, a dependency or a time."""
     return not (
         np.array_equal(graph.transfer_ns, changed.transfer_ns)
         and np.array_equal(graph.members, changed.members)
@@ -74,13 +74,13 @@ def shorten_collectives(graph: Graph, by_ns_of_row: Mapping[int, float]) -> Grap
 def drop_collectives(
     graph: Graph, rows: frozenset[int], *, keeps_hooks: bool = False, keeps_copies: bool = False
 ) -> Graph:
-    """Remove collectives with all their host and device work; tasks that waited for them continue.
+    """Remove collectives with all of their host and device work; tasks that waited for them continue.
 
-    The host work of a collective consists of the events that order it after other streams, the wait of a rate
-    limiter for free memory, the launch, and the time before each of them. The time before the first of these
-    calls belongs partly to the program: it is reduced by the typical time before a collective, or unchanged
-    with ``keeps_hooks``. The copies into and out of the buffer are removed too, or run on the compute stream
-    with ``keeps_copies``.
+    A collective's host work consists of the events that order it after other streams, a rate limiter's wait
+    for free memory, the launch, and the time before each of these calls. The time before the first call
+    belongs partly to the program: it is reduced by the typical time before a collective, or unchanged with
+    ``keeps_hooks``. Copies into and out of the buffer are removed, too, or run on the compute stream with
+    ``keeps_copies``.
     """
     members = graph.members.copy()
     ranks = []
@@ -141,7 +141,7 @@ def _median_or_inf(times: Floats) -> float:
 
 
 def _first_tasks_of_collectives(rank: RankGraph) -> Int64s:
-    """Return the first task that belongs to each collective; for any other task, itself."""
+    """Return, for each collective, its first task; for any other task, the task itself."""
     first = np.arange(len(rank.gap_ns))
     orders, copies = are_ordering_calls(rank.tasks).tolist(), rank.copy_in.tolist()
     for at in np.flatnonzero(rank.collective != NONE).tolist():
@@ -153,37 +153,38 @@ def _first_tasks_of_collectives(rank: RankGraph) -> Int64s:
 
 
 def _pass_waits_on(changed: RankGraph, rank: RankGraph, gone: Bools) -> RankGraph:
-    """Forward the waits of dropped work: its waiters wait for the previous work, and its own waits are kept.
+    """Forward the waits of dropped work: its waiters wait for the previous work, and the next work takes its
+    waits.
 
-    Copies run in order with the compute of their stream. A gather that waited for a copy waited for its own
-    buffer, which is removed as well.
+    Copies run in order with their stream's compute. A gather that waited for a copy waited for its own
+    buffer, which is also removed.
     """
     before: dict[int, int] = {}
     instead: dict[int, int] = {}
     inherited: dict[int, list[int]] = {}
     waits = list(rank.waits_on)
     streams, collectives, is_gone = rank.stream.tolist(), rank.collective.tolist(), gone.tolist()
-    for at, stream in enumerate(streams):
+    for task, stream in enumerate(streams):
         if stream == NONE:
             continue
-        if not is_gone[at]:
+        if not is_gone[task]:
             if stream in inherited:
-                waits[at] = (*waits[at], *inherited.pop(stream))
-            before[stream] = at
-        elif collectives[at] == NONE:
-            instead[at] = before.get(stream, NONE)
+                waits[task] = (*waits[task], *inherited.pop(stream))
+            before[stream] = task
+        elif collectives[task] == NONE:
+            instead[task] = before.get(stream, NONE)
             inherited.setdefault(stream, []).extend(
-                other for other in rank.waits_on[at] if not is_gone[other]
+                other for other in rank.waits_on[task] if not is_gone[other]
             )
     kept = tuple(
         tuple(
             new
-            for other in each
-            if (new := instead.get(other, other)) != NONE and (new == other or collectives[at] != NONE)
+            for other in task_waits
+            if (new := instead.get(other, other)) != NONE and (new == other or collectives[task] != NONE)
         )
-        if each
+        if task_waits
         else ()
-        for at, each in enumerate(waits)
+        for task, task_waits in enumerate(waits)
     )
     on = np.array([instead.get(other, other) for other in changed.blocks_on.tolist()], dtype=np.int64)
     return replace(changed, waits_on=kept, blocks_on=on)
@@ -195,7 +196,7 @@ def edit_ranks(graph: Graph, edit: Callable[[RankGraph], RankGraph]) -> Graph:
 
 
 def unblock_calls(graph: Graph, chosen: Callable[[RankGraph], Bools]) -> Graph:
-    """Make the chosen calls return immediately instead of blocking until work is done."""
+    """Make the chosen calls return immediately instead of blocking on work."""
 
     def edit(rank: RankGraph) -> RankGraph:
         free = chosen(rank)
@@ -232,9 +233,9 @@ def scale_host(graph: Graph, ratio: float, chosen: Callable[[RankGraph], Bools])
 
 
 def even_out_ranks(graph: Graph, late: Sequence[int] | None = None) -> Graph:
-    """Make ranks no slower than the median rank, task by task; only the ``late`` ranks if given.
+    """Make ranks no slower than the median rank, task by task; if given, only the ``late`` ranks.
 
-    If ranks do not have the same number of tasks, their sums over the window are compared instead.
+    If ranks have different numbers of tasks, their sums over the window are compared instead.
     """
     counts = {len(rank.tasks) for rank in graph.ranks}
     if len(counts) > 1:
@@ -258,7 +259,7 @@ def even_out_ranks(graph: Graph, late: Sequence[int] | None = None) -> Graph:
 
 
 def even_out_steps(graph: Graph, chosen: Bools) -> Graph:
-    """Make the chosen steps of ranks no slower than the median rank, by the sums of host and device work.
+    """Make the ranks' chosen steps no slower than the median rank's, by sums of host and device work.
 
     ``chosen``: an array of [rank, step].
     """
@@ -277,10 +278,10 @@ def even_out_steps(graph: Graph, chosen: Bools) -> Graph:
 
 
 def _ratios_to_median(graph: Graph, times: Sequence[Floats], chosen: Bools) -> list[Floats]:
-    """Return the remaining share of each task's time if chosen steps are no slower than the median rank.
+    """Return each task's remaining share of time if chosen steps are no slower than the median rank's.
 
-    Time is removed from the tasks that are slower than on other ranks: a host stall affects one call, not all
-    calls. If the ranks do not have the same tasks in a step, all tasks lose time in proportion.
+    Time is removed from tasks that are slower than on other ranks, because a host stall affects one call, not
+    all calls. If the ranks' tasks in a step differ, all tasks lose time in proportion.
     """
     left = [np.ones(len(each)) for each in times]
     for step in np.flatnonzero(chosen.any(axis=0)).tolist():
@@ -306,7 +307,7 @@ def shorten_gaps(graph: Graph, by_ns: Mapping[int, Floats]) -> Graph:
 
 
 def _even_out_sums(graph: Graph, late: Sequence[int] | None) -> Graph:
-    """Even out ranks by their sums over the window, for tasks that cannot be compared one by one."""
+    """Even out ranks by their sums over the window, if tasks cannot be compared one by one."""
     work = [float(rank.work_ns[rank.collective == NONE].sum()) for rank in graph.ranks]
     host = [float(rank.gap_ns.sum() + rank.call_ns.sum()) for rank in graph.ranks]
     usual = sorted(work)[(len(work) - 1) // 2], sorted(host)[(len(host) - 1) // 2]
@@ -331,7 +332,7 @@ def _even_out_sums(graph: Graph, late: Sequence[int] | None) -> Graph:
 
 
 def scale_work(graph: Graph, ratio: float | Callable[[RankGraph], Floats | float]) -> Graph:
-    """Scale the device time of each piece of work that is not a collective."""
+    """Scale the device time of all work except collectives."""
 
     def edit(rank: RankGraph) -> RankGraph:
         chosen = ratio(rank) if callable(ratio) else ratio
@@ -342,7 +343,7 @@ def scale_work(graph: Graph, ratio: float | Callable[[RankGraph], Floats | float
 
 
 def shorten_own_work(graph: Graph, by_ns: float) -> Graph:
-    """Shorten what the thread of each CPU rank does by this time per step, all of it by the same share."""
+    """Shorten the thread's own work on each CPU rank by this time per step, proportionally."""
 
     def measure_ratio(rank: RankGraph) -> float:
         own_ns = float(rank.work_ns[rank.collective == NONE].sum()) / graph.steps
@@ -354,8 +355,8 @@ def shorten_own_work(graph: Graph, by_ns: float) -> Graph:
 def release_held(graph: Graph, gathers: frozenset[int]) -> Graph:
     """Let collectives start when their inputs are ready, regardless of unrelated compute kernels.
 
-    ``gathers``: rows of gathers that only wait for the optimizer update. They depend on compute launched
-    before the first of them in their step. Any other held collective needs its copy in and the compute
+    ``gathers``: rows of gathers that wait only for the optimizer update. They depend on compute launched
+    before the step's first such gather. Any other held collective depends on its copy in and the compute
     launched right before it.
     """
 
@@ -383,8 +384,8 @@ def release_held(graph: Graph, gathers: frozenset[int]) -> Graph:
 def launch_earlier(graph: Graph, rows: frozenset[int]) -> Graph:
     """Launch these collectives right after the collectives of the previous unit, within their step.
 
-    Collectives with no compute launched between them belong to one unit. The first unit of a step is
-    not moved. A moved collective loses its waits and its lag, which were due to its old position.
+    Collectives without compute launched in between belong to one unit. A step's first unit is not moved. A
+    moved collective loses its waits and its lag, which were due to its old position.
     """
 
     def edit(rank: RankGraph) -> RankGraph:
@@ -410,7 +411,7 @@ def launch_earlier(graph: Graph, rows: frozenset[int]) -> Graph:
 
 
 def reorder_tasks(rank: RankGraph, order: Int64s) -> RankGraph:
-    """Return the rank with its tasks in another host order."""
+    """Return the rank with its tasks in a different host order."""
     new_place = np.empty(len(order), dtype=np.int64)
     new_place[order] = np.arange(len(order))
     return replace(
@@ -444,13 +445,12 @@ def hide_under_next_step(
     splits: float,
     latency_ns: float,
 ) -> Graph:
-    """Overlap the gathers at the end of a step with the next forward, which waits for each as needed.
+    """Overlap the gathers at the end of a step with the next forward pass, which waits for each as needed.
 
-    ``forward_ratio``: the forward's share of a step's compute. The durations of the gathers determine
-    when in the forward each is needed. ``slower``: relative slowdown of concurrent compute. ``splits``: how
-    many gathers a step has more, because each unit has its own; each takes the link's latency and as much of
-    the host as the gathers that were recorded. Only the first gather of the last step keeps its time: no
-    forward follows.
+    ``forward_ratio``: the forward's share of a step's compute. A gather's duration determines when in the
+    forward it is needed. ``slower``: relative slowdown of concurrent compute. ``splits``: additional gathers
+    per step, because each unit has its own; each takes the link's latency and as much host time as the
+    recorded gathers. Only the last step's first gather keeps its time: no forward pass follows.
     """
 
     def edit(rank: RankGraph) -> RankGraph:
@@ -501,7 +501,7 @@ def undo_slowdown(graph: Graph, factor: float) -> Graph:
 
 
 def gap_time_within(rank: RankGraph, spans: Intervals, origin_ns: int) -> Floats:
-    """Return the host time before each call that is within ``spans``."""
+    """Return the part of the host time before each call that is within ``spans``."""
     ends = rank.tasks.call[:, 0]
     begins = ends - rank.gap_ns
     moved = spans - origin_ns

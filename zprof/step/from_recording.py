@@ -1,4 +1,4 @@
-"""Build the graph of a measured step: the tasks of all ranks, and what each of them waited for.
+"""Build a measured step's graph: all ranks' tasks, and what each task waited for.
 
 A recording shows when work ran, but not what it waited for:
 
@@ -6,21 +6,21 @@ A recording shows when work ran, but not what it waited for:
 
 If work starts later than its launch and its stream explain, it waited for work on another stream that had
 just ended. The remainder is its own lag. This finds the waits that took effect. Waits that ended earlier
-follow from the structure of the program: a reduction follows the compute launched
-before it, compute follows the gather of its unit, and so on (:mod:`zprof.step.structure`).
+follow from the program's structure: a reduction follows the compute launched before it, compute follows its
+unit's gather, and so on (:mod:`zprof.step.structure`).
 
-Work that is not recorded kernel by kernel follows from what one thread of each rank did. On a CPU rank the
-main thread computes, launches collectives and waits for them; process groups run them on
-threads of their own. Its tasks are, in the order of the host:
+Work that is not recorded kernel by kernel follows from the activity of one thread per rank. On a CPU rank,
+the main thread computes, launches collectives and waits for them; process groups run them on their own
+threads. Its tasks are, in host order:
 
     launch    starts a collective, which its process group runs after those before it
     wait      blocks the thread until a collective is done, and until the thread has woken up
     load      waits for the data loader
     compute   the time between these; work of the thread itself, on a stream of its own
 
-A wait that was not recorded is where the analysis found the thread blocked: the exposed time before the end
-of the collective. A device of which no launch was recorded has the same form: its compute stream is the
-thread, and a collective is launched when it starts.
+An unrecorded wait is assumed where the analysis found the thread blocked: the exposed time before the end of
+the collective. A device without recorded launches has the same form: its compute stream is the thread, and a
+collective is launched when it starts.
 """
 
 import re
@@ -52,7 +52,7 @@ from zprof.step.structure import (
 )
 from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph, RankTasks, match_collectives
 
-#: A replay needs launches: it is refused if a larger share of the device time has no recorded launch.
+#: Maximum share of device time without a recorded launch: a replay needs launches.
 _MAX_UNLAUNCHED_RATIO = 0.10
 _MAX_TASKS = 240_000
 _COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation")
@@ -60,9 +60,9 @@ _COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "
 _BLOCKING_CALLS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy|Free|Malloc|Query)\w*", re.ASCII)
 _NAMES = ("launch", "wait", "load", "compute")
 _LAUNCH, _WAIT, _LOAD, _COMPUTE = range(len(_NAMES))
-#: The stream of the thread's own work; those of process groups are their numbers.
+#: Stream of the thread's own work; a process group's stream is its number.
 _OWN_STREAM = 1 << 40
-#: Ranks and steps with more collectives are played in part: the last steps.
+#: With more collectives, only the last steps are played.
 _MAX_COLLECTIVES = 60_000
 
 
@@ -105,7 +105,7 @@ def find_common_steps(analysis: RunAnalysis) -> list[int]:
 
 
 def _fits(tasks: Sequence[RankTasks] | Gap) -> bool:
-    """Return False if these are too many tasks to be replayed together."""
+    """Return False if there are too many tasks to replay them together."""
     return isinstance(tasks, Gap) or sum(map(len, tasks)) <= _MAX_TASKS
 
 
@@ -233,13 +233,13 @@ def _build_rank(
 def read_tasks(
     run: Run, tracks: RankTracks, rows: Columns, host_steps: StepWindows, origin_ns: int
 ) -> tuple[RankTasks, float]:
-    """Return the tasks of one rank in ``host_steps``, and the share of device time without a recorded launch.
+    """Return one rank's tasks in ``host_steps``, and the share of device time without a recorded launch.
 
     Args:
-        run: The run that holds the rank's events.
+        run: The run with the rank's events.
         tracks: The rank's clock and steps.
         rows: The rank's rows of the analysis' collectives.
-        host_steps: The steps to replay, by the host's marks, on the common clock.
+        host_steps: The steps to replay, by host marks, on the common clock.
         origin_ns: Time origin.
     """
     view = EventView(run.table(tracks.rank, "events", _COLUMNS), WORK_CATEGORIES | CALL_CATEGORIES)
@@ -268,10 +268,10 @@ def read_tasks(
 def _compute_unlaunched_ratio(
     view: EventView, spans: Int64s, work: Int64s, calls: Int64s, host_steps: StepWindows
 ) -> float:
-    """Return the share of the device time in the steps that no recorded call launched.
+    """Return the share of the steps' device time that no recorded call launched.
 
-    Calls before the steps count as launches: a host that runs ahead launches the first work of a step before
-    that step starts.
+    Calls before the steps count as launches: a host that runs ahead launches a step's first work before the
+    step starts.
     """
     in_steps = work[(spans[work, 1] > host_steps.begin_ns[0]) & (spans[work, 0] < host_steps.end_ns[-1])]
     length = (spans[in_steps, 1] - spans[in_steps, 0]).astype(np.float64)
@@ -314,7 +314,7 @@ def _make_tasks(
 
 
 def _drop_nested_calls(calls: Int64s, spans: Int64s, thread: Int64s) -> Int64s:
-    """Drop calls nested in another call of their thread, such as a driver call within a runtime call."""
+    """Drop calls nested in another call on their thread, such as a driver call within a runtime call."""
     order = calls[np.lexsort((-spans[calls, 1], spans[calls, 0], thread[calls]))]
     begin, end = spans[order].T
     is_kept = np.ones(len(order), dtype=np.bool_)
@@ -326,7 +326,7 @@ def _drop_nested_calls(calls: Int64s, spans: Int64s, thread: Int64s) -> Int64s:
 
 
 def _find_launches(work: Int64s, calls: Int64s, correlation: Int64s) -> Int64s:
-    """Return the index into ``calls`` of the launch of each row of ``work``, ``NONE`` if not among them."""
+    """Return, for each row of ``work``, its launch as an index into ``calls``, or ``NONE``."""
     order = np.argsort(correlation[calls], kind="stable")
     known = correlation[calls][order]
     expected = correlation[work]
@@ -346,7 +346,7 @@ def _find_rows(spans: Int64s, work: Int64s, rows: Columns) -> Int64s:
         )
     )
     found = np.full(len(work), NONE, dtype=np.int64)
-    # few kernels are collectives: only those that start as one does are looked up
+    # few kernels are collectives: only those with a collective's start time are looked up
     candidates = np.flatnonzero((work != NONE) & np.isin(spans[work, 0], rows.ints("start_ns")))
     keys = map(tuple, spans[work[candidates]].tolist())
     found[candidates] = [known.get(key, NONE) for key in keys]
@@ -354,7 +354,9 @@ def _find_rows(spans: Int64s, work: Int64s, rows: Columns) -> Int64s:
 
 
 class _Calls(Struct, frozen=True, kw_only=True):
-    """What a thread did, in order: spans in ns since the origin, and the place of each call's collective."""
+    """A thread's activity, in order: spans in ns since the origin, and each call's collective as a
+    position.
+    """
 
     kind: Int64s
     spans: Intervals
@@ -362,7 +364,7 @@ class _Calls(Struct, frozen=True, kw_only=True):
 
 
 def build_host_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
-    """Build the graph of a run from the spans of its threads; return a gap if no step is common to all ranks.
+    """Build a run's graph from its threads' spans; return a gap if no step is common to all ranks.
 
     With ``apart`` each rank is independent: its collectives take as long as recorded, including waits.
     """
@@ -408,7 +410,7 @@ def _select_window(analysis: RunAnalysis, tracks: RankTracks, steps: Sequence[in
 def _make_span_tasks(
     analysis: RunAnalysis, tracks: RankTracks, rows: Columns | None, steps: Sequence[int], origin_ns: int
 ) -> tuple[RankTasks, Int64s]:
-    """Return the tasks of a rank in its steps, and the task that each of them blocks on."""
+    """Return a rank's tasks in its steps, and the task that each blocks on."""
     window = _select_window(analysis, tracks, steps)
     is_device = analysis.run.device != "cpu"
     loads = np.zeros((0, 2), dtype=np.int64)
@@ -448,7 +450,7 @@ def _make_span_tasks(
 
 
 def _list_calls(rows: Columns | None, loads: Intervals, origin_ns: int, *, is_device: bool) -> _Calls:
-    """Return launches, waits and loads in the order of their start."""
+    """Return launches, waits and loads by start."""
     parts = [(np.full(len(loads), _LOAD), loads, np.full(len(loads), NONE))]
     if rows is not None:
         start, end = rows.ints("start_ns") - origin_ns, rows.ints("end_ns") - origin_ns
@@ -472,7 +474,7 @@ def _list_calls(rows: Columns | None, loads: Intervals, origin_ns: int, *, is_de
 
 
 def _order_calls(calls: _Calls, bounds: Intervals) -> _Calls:
-    """Return the calls with the thread's own work between them, each step's up to its end."""
+    """Return the calls interleaved with the thread's own work, up to the end of each step."""
     ends = np.column_stack((bounds[:, 1], bounds[:, 1]))
     place = np.searchsorted(calls.spans[:, 0], ends[:, 0], side="right")
     kind = np.insert(calls.kind, place, NONE)
@@ -528,7 +530,7 @@ def _connect_rank(
 
 
 def _find_lags(tasks: RankTasks, shared: Bools, begin_ns: float) -> Floats:
-    """Return how much later each collective began than its launch and the end of the one before it."""
+    """Return each collective's delay after both its launch and the end of the previous collective."""
     lag = np.zeros(len(tasks))
     last: dict[int, float] = {}
     for at in np.flatnonzero(shared).tolist():

@@ -1,21 +1,21 @@
-"""Find the gathers that end a step, and those that start only when their result is needed.
+"""Find gathers that end a step, and gathers that start only when their result is needed.
 
-Those that end a step are of parameters that the optimizer has just updated: all large gathers (or broadcasts,
-as of PyTorch's ZeroRedundancyOptimizer) of a step start after its last reduction of gradients, as in ZeRO
-stages 1 and 2. The others open a forward or a backward, which needs them.
+Closing gathers share parameters that the optimizer has just updated: all large gathers (or broadcasts, in
+PyTorch's ZeroRedundancyOptimizer) of a step start after its last gradient reduction, as in ZeRO stages 1 and
+2. Opening gathers precede a forward or backward pass that needs them.
 
-A late all_gather has almost no compute beside it, although there was compute since the previous all_gather
-during which the link was idle (``free_compute_ns``, :mod:`zprof.analysis.time.decomposition`). That
-compute could have hidden it, so with
+A late all_gather overlaps with almost no compute, although there was compute since the previous all_gather
+while the link was idle (``free_compute_ns``, :mod:`zprof.analysis.time.decomposition`). That compute could
+have hidden it, so with
 
     blocked_i = its exposed transfer + the exposed transfer of collectives that it was queued behind
 
     hideable = sum over the late ones of min(blocked_i, free_i)       per rank and step
     at most    min(sum of blocked_i + exposed wait, sum of free_i + the largest of them)
 
-because with prefetch the compute of one unit, including the last one, can also hide gathers of other units,
-and the waiting for occasionally late ranks. A gather that could run long before it started waits for the
-device, not for its launch, and does not count.
+because with prefetch, a unit's compute (including the last unit's) can also hide other units' gathers, and
+the waiting for occasionally late ranks. A gather that was ready long before it started waits for the device,
+not for its launch, and does not count.
 """
 
 from collections.abc import Sequence
@@ -40,28 +40,30 @@ _SCATTERING_KIND = CollectiveKind.REDUCE_SCATTER
 _REDUCING_KINDS = (_SCATTERING_KIND, CollectiveKind.ALL_REDUCE)
 #: Minimum share of the bytes gathered in all steps; programs that also gather before (stage 3) have less.
 _MIN_CLOSING_RATIO = 0.95
-#: Minimum size relative to the reductions: less (predictions, metrics) is not parameters.
+#: Minimum size relative to the reductions: smaller messages (predictions, metrics) are not parameters.
 _MIN_GATHERED_RATIO = 0.10
-#: Maximum bytes relative to the reductions: parameters of 32 bits, gradients of 8. More (embeddings) is
-#: not the parameters whose gradients were reduced.
+#: Maximum bytes relative to the reductions: 32-bit parameters, 8-bit gradients. Larger messages (embeddings)
+#: are not the parameters whose gradients were reduced.
 _MAX_GATHERED_RATIO = 4.0
-#: All-reduced gradients have as many elements as gathered parameters, except for padding and frozen ones.
+#: All-reduced gradients have as many elements as gathered parameters, except for padding and frozen
+#: parameters.
 _SAME_RATIO = 0.10
 #: Method of collectives whose launches were not recorded: gloo runs a reduce-scatter as an all-reduce.
 _WITHOUT_LAUNCH = "gloo_execution"
 
-#: The forward's share of a step's compute, with and without recomputation, and its minimum slowdown beside
+#: The forward's share of a step's compute, with and without recomputation, and its minimum slowdown during
 #: gathers, which take SMs and memory bandwidth from it.
 _FORWARD_AND_SLOWDOWN_RATIOS = ((0.25, 0.5), (0.35, 0.15))
 #: Units before and after a model's blocks: embeddings and head.
 _UNITS_AROUND_BLOCKS = 2
-#: If more of the time of closing gathers overlaps with compute, they are hidden, at least partly.
+#: If a larger share of the closing gathers' time overlaps with compute, they are at least partly hidden.
 _BESIDE_RATIO = 0.1
 #: Overlapping compute below this share of an all_gather's duration does not hide it.
 _HIDES_NOTHING_RATIO = 0.10
 #: Free compute before an all_gather below this share of its duration would not hide it either.
 _WORTH_HIDING_RATIO = 0.10
-#: If it was ready this long, and this share of its duration, before it started, something else delayed it.
+#: If a gather was ready this long, and this share of its duration, before it started, something else delayed
+#: it.
 _STARTS_LATE_NS = 50_000
 _STARTS_LATE_RATIO = 0.10
 #: Maximum saving relative to the hideable time: a rank that is not blocked need not wake up and launch again
@@ -71,7 +73,7 @@ _MAX_SAVING_RATIO = 1.15
 _MIN_OVERLAP_RATIO = 0.10
 #: A gather that starts later than this after it was ready was delayed by something other than the event.
 _MAX_READY_DELAY_NS = 50_000
-#: Minimum share of late gathers in the measured step. Without prefetch in one of two passes half of the
+#: Minimum share of late gathers in the measured step. Without prefetch in one of two passes, half of the
 #: gathers are late, or a quarter if later micro-batches keep units.
 _MIN_LATE_RATIO = 0.20
 #: Minimum share of delayed gathers: a few start by chance when a kernel ends.
@@ -79,7 +81,7 @@ _MIN_DELAYED_RATIO = 0.1
 
 
 class ClosingGathers(Struct, frozen=True, kw_only=True):
-    """Rows of the collectives: those that share new parameters, and the reductions before them."""
+    """Collective rows: the gathers of new parameters, and the reductions before them."""
 
     gathers: Columns
     reductions: Columns
@@ -87,7 +89,7 @@ class ClosingGathers(Struct, frozen=True, kw_only=True):
 
 
 def read_closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
-    """Return the gathers that share parameters at the end of steps, None if there are none; read once."""
+    """Return the parameter gathers at the end of steps, None if there are none; read once per analysis."""
     return analysis.compute_once(_read_closing_gathers)
 
 
@@ -116,7 +118,7 @@ def _read_closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
 
 
 def _begin_after_reductions(gathers: Columns, reductions: Columns) -> Mask:
-    """Return a mask of the gathers that started after the last reduction of their rank and step."""
+    """Return a mask of the gathers that started after their rank's last reduction in the step."""
     rank, step = reductions.ints("rank"), reductions.ints("step")
     steps = Groups(rank, step)
     places = find_places([gathers.ints("rank"), gathers.ints("step")], [rank[steps.first], step[steps.first]])
@@ -133,19 +135,19 @@ def _is_reduced_in_full(reductions: Columns, gathers: Columns) -> bool:
 
 
 def select_gathers(analysis: RunAnalysis) -> frozenset[int]:
-    """Return the rows of the collectives that gather from several ranks."""
+    """Return the collective rows that gather from several ranks."""
     gathers = select_kind(analysis.collectives, CollectiveKind.ALL_GATHER)
     return frozenset(gathers.row[gathers.ints("group_size") != 1].tolist())
 
 
 def select_opening_gathers(analysis: RunAnalysis) -> frozenset[int]:
-    """Return the rows of the gathers that a forward or a backward needs, except gathers that end a step."""
+    """Return the rows of gathers needed by a forward or backward pass, except gathers that end a step."""
     closing = read_closing_gathers(analysis)
     return select_gathers(analysis).difference(closing.gathers.row.tolist() if closing is not None else ())
 
 
 def hide_closing_gathers(analysis: RunAnalysis, graph: Graph) -> Sequence[Graph]:
-    """Return the steps in which the next forward hides the gathers, each block's by the blocks before it."""
+    """Return the steps with gathers hidden by the next forward pass, each block's by the previous blocks."""
     seen = read_closing_gathers(analysis)
     if seen is None:
         return []
@@ -155,7 +157,7 @@ def hide_closing_gathers(analysis: RunAnalysis, graph: Graph) -> Sequence[Graph]
     from zprof.step.slowdown import measure_slowdown
 
     slower = measure_slowdown(analysis, graph).factor - 1
-    # each block and both ends of the model have a gather of their own
+    # each block and both ends of the model have their own gather
     blocks = count_blocks(graph.ranks[0], list_copy_names(analysis)) + _UNITS_AROUND_BLOCKS
     known = read_latencies(analysis)
     latency_ns = max((known.get_for_row(row) or 0.0 for row in rows), default=0.0)
@@ -169,7 +171,7 @@ def hide_closing_gathers(analysis: RunAnalysis, graph: Graph) -> Sequence[Graph]
 
 
 class LateGathers(Struct, frozen=True, kw_only=True):
-    """All_gathers of the window: how many are late, and the cost per step.
+    """The window's all_gathers: how many are late, and their cost per step.
 
     ``launched``: their launches are known. ``bound``: most of them were not recorded on all ranks.
     """
@@ -187,7 +189,7 @@ class LateGathers(Struct, frozen=True, kw_only=True):
 
 
 def measure_late_gathers(analysis: RunAnalysis, gathers: Columns) -> LateGathers:
-    """Measure how many of these rows of the collectives are late, and what that costs per step."""
+    """Measure how many of these collective rows are late, and their cost per step."""
     duration = np.maximum(1, gathers.ints("end_ns") - gathers.ints("start_ns"))
     queued, exposed = gathers.ints("queued_exposed_ns"), gathers.ints("exposed_transfer_ns")
     # almost no overlapping compute, although there was free compute
@@ -217,7 +219,7 @@ def measure_late_gathers(analysis: RunAnalysis, gathers: Columns) -> LateGathers
 
 
 def _is_held(analysis: RunAnalysis, gathers: Columns, duration: Int64s) -> Mask:
-    """Return a mask of the gathers that a device delayed although they were ready; none on CPU ranks."""
+    """Return a mask of ready gathers delayed by the device; none on CPU ranks."""
     if analysis.run.device == "cpu":
         return np.zeros(len(gathers), dtype=np.bool_)
     stood = gathers.ints("start_ns") - gathers.ints("launch_start_ns") - gathers.ints("dependency_ns")
@@ -227,7 +229,7 @@ def _is_held(analysis: RunAnalysis, gathers: Columns, duration: Int64s) -> Mask:
 
 
 def _within_free_compute(analysis: RunAnalysis, rows: Columns, claimed: Int64s | Floats) -> float:
-    """Limit the claims on the step of each row by its free compute; return the mean per rank and step."""
+    """Cap each step's claims by its free compute; return the mean per rank and step."""
     steps = analysis.steps
     free = np.maximum(0, steps.ints("compute_ns") - steps.ints("overlapped_ns"))
     places = find_places(*([table.ints("rank"), table.ints("step")] for table in (rows, steps)))
@@ -235,10 +237,10 @@ def _within_free_compute(analysis: RunAnalysis, rows: Columns, claimed: Int64s |
 
 
 def measure_shallow_prefetch(analysis: RunAnalysis, gathers: Columns) -> tuple[float, float, float]:
-    """Measure the gathers that wait for earlier compute and are then only partly hidden.
+    """Measure gathers that wait for earlier compute and are then only partly hidden.
 
     Returns:
-        Their number, their exposed time and what more depth could hide, per rank and step.
+        Their number, their exposed time, and the time that deeper prefetch could hide, per rank and step.
     """
     duration = gathers.ints("end_ns") - gathers.ints("start_ns")
     dependency = gathers.ints("dependency_ns")
@@ -257,11 +259,10 @@ def measure_shallow_prefetch(analysis: RunAnalysis, gathers: Columns) -> tuple[f
 
 
 def are_gathers_late(step: PlayedStep) -> bool | None:
-    """Return True if the program launches the gathers of its units only when their compute is due.
+    """Return True if the program launches its units' gathers only when their compute is due.
 
-    The result is None if the step has no gather after its first one. It is False if kernels delay gathers
-    that were launched before them, because then the kernels make gathers late. A model that is one unit has
-    nothing to launch ahead.
+    None if the step has no gather after its first one. False if kernels delay gathers launched before them,
+    because then the kernels make the gathers late. A model with one unit has nothing to launch ahead.
     """
     graph = step.graph
     assert graph is not None, "the step was played"

@@ -1,21 +1,21 @@
-"""Find how long a message of a run takes: measured times, the latency of its links, and lines over sizes.
+"""Find message times of a run: measured times, link latencies, and lines fitted over sizes.
 
-Measured. The latency of a kind in a group comes from the fit over message sizes, else from tiny messages in
-groups of the same ranks, which use the same links. With a single message size alone, latency and bandwidth
-cannot be separated. A latency is called high only where a fit resolves it, or tiny messages show it; gathers
-and reduce_scatters share a line; small groups take that of larger ones by hops.
+Measured. A kind's latency in a group comes from the fit over message sizes, else from tiny messages in groups
+of the same ranks, which use the same links. With a single message size, latency and bandwidth cannot be
+separated. A latency counts as high only if a fit resolves it or tiny messages show it; gathers and
+reduce_scatters share a line; small groups take the latency of larger groups, scaled by hops.
 
 The normal range follows NCCL's ring model (src/graph/tuning.cc): 8.4 us, plus for each hop 3.4 us over
 NVLink or 14 us over a network. A latency is abnormal if it exceeds the network value by 50 us: the margin
 covers slower transports (sockets) and busy hosts.
 
-Changed. A message of a kind and size that the run sends takes its measured mean, of which only what changes
-is scaled; another size takes that of the kind's line. A kind that the run does not send uses the bus
-bandwidth of a kind that it does:
+Changed. A message with a measured kind and size takes its measured mean, of which only the changed part is
+scaled; other sizes follow the kind's line. A kind that the run does not send uses the bus bandwidth of a
+measured kind:
 
     T(kind, S) = latency + S * bus_factor(kind, N) / busbw
 
-A planned group, which no run has measured, is in :mod:`zprof.step.from_plan`.
+For planned groups, which no run has measured, see :mod:`zprof.step.from_plan`.
 """
 
 from collections.abc import Collection, Mapping, Set
@@ -35,7 +35,7 @@ from zprof.model.time import LinkFit
 
 _BASE_NS, _NVLINK_HOP_NS, _NETWORK_HOP_NS = 8_400.0, 3_400.0, 14_000.0
 _SLACK_NS = 50_000.0
-#: A fit is ignored if it has few messages, or if it misses the median message by more than this share.
+#: A fit is ignored with fewer messages, or if it misses the median message by more than this share.
 _MIN_FIT_MESSAGES, _MAX_FIT_RESIDUAL_RATIO = 8, 0.25
 #: The latency of a group is resolved if it is clearly above the residual.
 _MIN_LATENCY_TO_RESIDUAL = 3.0
@@ -46,8 +46,8 @@ _TINY_BYTES = 1024
 #: In both, each rank sends the same amount: one pass around the ring.
 _RING_KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 _KINDS = (*_RING_KINDS, CollectiveKind.ALL_REDUCE)
-#: Converts the median distance from the mean to a standard deviation; how many of those an estimate may be
-#: off.
+#: Converts the median distance from the mean to a standard deviation; and the tolerated error of an estimate
+#: in standard deviations.
 _DEVIATION_OF_MEDIAN, _MAX_STANDARD_ERRORS = 1.48, 2.0
 #: Without recorded sizes, all_reduces count as scalars if there are at most this many per step and they are
 #: faster than this quantile of the rest.
@@ -57,9 +57,9 @@ _OUTLIER_FACTOR = 3.0
 
 
 def measure_transfers(analysis: RunAnalysis, rows: Columns) -> Columns:
-    """Return the first row of each collective that all its ranks show, by instance, with ``elapsed_ns``.
+    """Return the first row of each collective recorded on all its ranks, by instance, with ``elapsed_ns``.
 
-    That is the time from its last start to its first end.
+    ``elapsed_ns`` is the time from the last start to the first end.
     """
     chosen = np.flatnonzero(rows.bools("matched") & ~rows.bools("first_of_window"))
     instances = Groups(rows.ints("instance")[chosen])
@@ -72,9 +72,9 @@ def measure_transfers(analysis: RunAnalysis, rows: Columns) -> Columns:
 
 
 def estimate_kind_latency_ns(analysis: RunAnalysis, rows: Columns, kind: str) -> float | None:
-    """Return the time of a zero-byte message of a kind: from the fit over sizes, else from tiny messages.
+    """Return the time of a kind's zero-byte message: from the fit over sizes, else from tiny messages.
 
-    Groups of the same ranks use the same links: a norm or a loss often has its own group. None if unknown.
+    Groups of the same ranks use the same links; a norm or a loss often has its own group. None if unknown.
     """
     fits = _select_fits(analysis, _list_ranks(rows), kind)
     if fits:
@@ -88,7 +88,7 @@ def _list_ranks(rows: Columns) -> list[str]:
 
 
 def _select_fits(analysis: RunAnalysis, ranks: Collection[str], kind: str | None = None) -> list[LinkFit]:
-    """Return the fits of groups of these ranks that have enough messages and meet most of them."""
+    """Return the fits of these ranks' groups with enough messages and a good fit."""
     return [
         fit
         for fit in analysis.time.fits
@@ -100,13 +100,13 @@ def _select_fits(analysis: RunAnalysis, ranks: Collection[str], kind: str | None
 
 
 def _select_same_ranks(analysis: RunAnalysis, rows: Columns) -> Columns:
-    """Return the gathers and reductions of all groups with the ranks of these rows."""
+    """Return the gathers and reductions in all groups with the same ranks as these rows."""
     is_alike = analysis.compute_once(_read_group_ranks).equals(*_list_ranks(rows))
     return select_kind(analysis.collectives.at(is_alike), *_KINDS)
 
 
 def _measure_tiny_ns(analysis: RunAnalysis, rows: Columns) -> float | None:
-    """Return the median time of the messages of a few bytes, None if there are none."""
+    """Return the median time of messages with a few bytes, None if there are none."""
     sizes = rows.ints("bytes")
     tiny = rows.at((sizes > 0) & (sizes <= _TINY_BYTES))
     times = measure_transfers(analysis, tiny).floats("elapsed_ns")
@@ -114,7 +114,7 @@ def _measure_tiny_ns(analysis: RunAnalysis, rows: Columns) -> float | None:
 
 
 def _get_group_ranks(group: str) -> str:
-    """Return the ranks of a group without the suffix that distinguishes groups of the same ranks."""
+    """Return a group's ranks without the suffix that distinguishes groups of the same ranks."""
     return group.split("#", 1)[0]
 
 
@@ -124,7 +124,7 @@ def _read_group_ranks(analysis: RunAnalysis) -> Texts:
 
 
 class Latencies(Struct, frozen=True, kw_only=True):
-    """Latency per rank group; ``group_by_row`` has the ranks of each row of the collectives."""
+    """Latency per rank group; ``group_by_row``: the ranks of each collective row."""
 
     by_ranks: Mapping[str, float]
     group_by_row: Texts
@@ -149,7 +149,7 @@ def max_normal_latency_ns(ranks: int) -> float:
 
 
 def read_latencies(analysis: RunAnalysis) -> Latencies:
-    """Return the latency of each group, from fits over sizes and from messages that are almost empty.
+    """Return each group's latency, from fits over sizes and from almost empty messages.
 
     They are read once per analysis.
     """
@@ -179,7 +179,7 @@ def _read_latencies(analysis: RunAnalysis) -> Latencies:
 
 
 def _latency_from_fits(analysis: RunAnalysis, ranks: str, rows: Columns) -> float | None:
-    """Return the smallest latency from fits that resolve it (a fit over large messages alone does not)."""
+    """Return the smallest latency from fits that resolve it (a fit over only large messages does not)."""
     found = []
     for fit in _select_fits(analysis, (ranks,)):
         group_rows = select_kind(rows, fit.kind)
@@ -194,10 +194,10 @@ def _latency_from_fits(analysis: RunAnalysis, ranks: str, rows: Columns) -> floa
 
 
 def _latency_from_gathers_and_scatters(analysis: RunAnalysis, rows: Columns) -> float | None:
-    """Return the common latency of gathers and reduce_scatters: in both, each rank sends equally many bytes.
+    """Return the common latency of gathers and reduce_scatters, in which each rank sends equally many bytes.
 
-    Gradients may have different types than parameters, so the two kinds cover a wider range of sizes. One
-    kind alone must confirm that both are equally fast.
+    Gradients may have other types than parameters, so together the kinds cover a wider range of sizes. A fit
+    of one kind alone must confirm that both are equally fast.
     """
     group_rows = rows.at(rows.texts("kind").equals(*_RING_KINDS) & (rows.ints("bytes") > 0))
     if len(group_rows) < _MIN_FIT_MESSAGES:
@@ -345,7 +345,7 @@ class Link(Struct, frozen=True, kw_only=True):
         )
 
     def with_latency_share(self, share: float) -> "Link":
-        """Return the link with ``share`` of a message's time as alpha, for kinds whose alpha is not known."""
+        """Return the link with ``share`` of a message's time as alpha, for kinds with unknown alpha."""
         lines = {
             kind: line if line.known else _split_latency(line, share, self.seen, kind)
             for kind, line in self.lines.items()
@@ -370,7 +370,7 @@ class Link(Struct, frozen=True, kw_only=True):
         return all(line.known for line in self.lines.values())
 
     def _find_line(self, kind: str) -> tuple[LinkLine, float]:
-        """Return the line of the kind, or the line of another kind with the ratio of their bus factors."""
+        """Return the kind's line, or another kind's line scaled by the ratio of bus factors."""
         if kind in self.lines:
             return self.lines[kind], 1.0
         other = next(each for each in _KINDS if each in self.lines)
@@ -381,7 +381,7 @@ class Link(Struct, frozen=True, kw_only=True):
 
 
 def fit_link(analysis: RunAnalysis, rows: Columns, group_size: int) -> Link | None:
-    """Fit the link of the sharding's messages, ``rows``; None if no message time is known."""
+    """Fit the link of the sharding messages ``rows``; None if no message time is known."""
     rows = rows.at(rows.bools("matched") & ~rows.bools("first_of_window"))
     each = rows.at(np.sort(rows.group_by("instance").first))
     each = each.at(each.floats("intrinsic_ns") > 0)
@@ -404,7 +404,7 @@ def fit_link(analysis: RunAnalysis, rows: Columns, group_size: int) -> Link | No
 
 
 def _robust_mean_ns(times: Floats) -> float:
-    """Return the mean, because delays add up; outliers count as a few medians."""
+    """Return the mean, because delays add up, with outliers capped at a few medians."""
     return float(np.minimum(times, _OUTLIER_FACTOR * np.median(times)).mean())
 
 
