@@ -30,8 +30,7 @@ Backward of one micro-batch, with compute b_u, all-gather AG_u and reduction RS_
     stages 0 to 2  b_U + sum_{u<U} max(b_u, RS_{u+1}) + RS_1
 
 There is one link, served in launch order: a unit's reduction is launched when its backward ends, before the
-gather that the next unit launches. Source: the schedule of FSDP (arXiv 2304.11277, section 3.3) and of the
-reference engine.
+next unit's gather. Source: the schedule of FSDP (arXiv 2304.11277, section 3.3) and of the reference engine.
 
 "Last kept" (the last unit stays gathered since its forward) is the usual formula: it counts the gather of
 unit U-1 in the last phase instead of during b_U, where the schedule runs it. With equal units the result is
@@ -44,10 +43,10 @@ last.
 
 These sums follow from playing the schedule of :mod:`zprof.step.schedule`: messages launched before a pass
 that nothing waits for yet are in the phase of its compute. Only the first forward of stages 1 and 2 and the
-usual formula of "last kept" are written down.
+usual formula of "last kept" are coded as formulas.
 
-A phase lasts as long as the longest activity in it; the part beyond compute is exposed. All times are integer
-nanoseconds, so that the terms of a ledger sum exactly to its wall time.
+A phase lasts as long as its longest activity; the part beyond compute is exposed. All times are integer
+nanoseconds, so a ledger's terms sum exactly to its wall time.
 
 Time of one collective on a group: with S bytes of the full (gathered) tensor, N ranks on n nodes, bus
 bandwidth beta, and hop latencies a_i within a node and a_e between nodes:
@@ -84,7 +83,8 @@ from zprof.step.schedule import (
     list_passes,
 )
 
-#: Units of a run of equal ones that are played at each end; those between take as long as their neighbours.
+#: Number of units played at each end of a run of equal units; units in between take as long as their
+#: neighbours.
 _PLAYED_ENDS = 2
 _NS_PER_S = 1e9
 
@@ -120,7 +120,7 @@ class StackTimes(Struct, frozen=True, kw_only=True):
 
 
 class StepPhase(Struct, frozen=True, kw_only=True):
-    """Compute and all concurrent work, repeated ``count`` times.
+    """Compute and its concurrent work, repeated ``count`` times.
 
     ``model_ns``: collectives between pieces of the compute, never hidden because each waits for the other.
     ``link_ns``: collectives concurrent with both. ``hidden_ns``: further collectives, known to be hidden.
@@ -193,7 +193,7 @@ def sum_phases(phases: Iterable[StepPhase]) -> PhaseTotal:
 
 
 def repeat_phases(phases: Sequence[StepPhase], times: int) -> tuple[StepPhase, ...]:
-    """Return the phases with their counts multiplied by ``times``; none if it is 0."""
+    """Return the phases with their counts multiplied by ``times``; empty if ``times`` is 0."""
     return tuple(replace(phase, count=phase.count * times) for phase in phases) if times else ()
 
 
@@ -220,7 +220,7 @@ def build_sharded_passes(times: StackTimes, overlap: Overlap) -> MicroBatchPhase
 
 
 def build_plain_passes(times: StackTimes) -> MicroBatchPhases:
-    """Return the passes of a micro-batch whose parameters are all resident and that reduces nothing."""
+    """Return the passes of a micro-batch with all parameters resident and no reductions."""
     units = tuple(replace(unit, reduce_ns=0) for unit in times.units)
     root = None if times.root is None else replace(times.root, reduce_ns=0)
     return build_reduced_passes(StackTimes(units=units, root=root))
@@ -304,7 +304,7 @@ def _build_passes(times: StackTimes, stage: int, prefetch: int, *, keep_last: bo
 
 
 def _shorten_run(unit: UnitTimes) -> Iterator[tuple[UnitTimes, int]]:
-    """Yield the units of a run, and the number of those that are not played for themselves, else 0."""
+    """Yield a run's units, each with the number of units that it stands for without being played, else 0."""
     skipped = max(0, unit.count - 2 * _PLAYED_ENDS)
     ends = [(unit, 0)] * min(unit.count, 2 * _PLAYED_ENDS)
     yield from ends[:_PLAYED_ENDS]
@@ -314,7 +314,7 @@ def _shorten_run(unit: UnitTimes) -> Iterator[tuple[UnitTimes, int]]:
 
 
 def _take_until(queue: dict[str, int], key: str) -> int:
-    """Remove the messages up to this one from the queue of the link, and return their time in ns."""
+    """Remove the messages up to this one from the link's queue, and return their time in ns."""
     keys = list(queue)
     return sum(queue.pop(each) for each in keys[: keys.index(key) + 1])
 

@@ -1,18 +1,18 @@
-"""Find messages that are mostly latency, and play the step with messages of other sizes, or less latency.
+"""Find messages that are mostly latency, and play the step with other message sizes or less latency.
 
     share = count * latency / sum of times > 50 %      and their exposed time > 3 % of the step
 
-Larger messages fix both, but the causes differ. Units are the cause if their names show more than three per
-block (``layers.3.attn.wq`` is in ``layers.3``), or if the link's latency is normal. Otherwise the latency is
-the cause. Up to 200 us is normal: ten times the time of a one-element all_reduce between eight GPUs of a host
-in a public trace (18.6 us), which allows for rings over several hosts.
+The cause is either small units or high latency; larger messages fix both. Units are the cause if their names
+show more than three per block (``layers.3.attn.wq`` is in ``layers.3``), or if the link's latency is normal.
+Otherwise the latency is the cause. Up to 200 us is normal: ten times the time of a one-element all_reduce
+between eight GPUs of a host in a public trace (18.6 us), which allows for rings over several hosts.
 
-Three causes share these signs but are played differently: units that are parts of blocks, one unit for the
-entire model, and a link with high latency for any size. The first two follow from the order of gathers and
-compute, the third from the latency.
+Three causes look alike but are played differently: units that are parts of blocks, one unit for the entire
+model, and a link with high latency at any size. The first two follow from the order of gathers and compute,
+the third from the latency.
 
-Merging sends the gathers, and the reductions, of a block as one message each: its units and their pieces. A
-unit outside of blocks keeps its own message, but its pieces are merged. Merging saves the latency of all
+Merging sends a block's gathers (its units and their pieces) as one message, and its reductions as another. A
+unit outside blocks keeps its own message, but its pieces are merged. Merging saves the latency of all
 messages but one, and the host time to launch them. The bytes do not change, and tasks that waited for one of
 the messages wait for the merged message. The grouping is determined on one rank and applied to all, by the
 index of each message among the collectives of the rank.
@@ -59,7 +59,7 @@ from zprof.step.traffic import Messages, StepTraffic, read_step_traffic
 _MAX_UNITS, _MIN_BLOCKS = 2, 3
 _GATHER = CollectiveKind.ALL_GATHER.value
 _REDUCES = frozenset({CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value})
-#: Reductions belong to units if a pass has at least this share as many of them as of units.
+#: Reductions belong to units if a pass has at least this many reductions per unit.
 _SAME_COUNT_RATIO = 0.8
 LATENCY_RATIO = 0.50
 WORTH_RATIO = 0.03
@@ -68,9 +68,9 @@ ORDINARY_LATENCY_NS = 200_000
 #: If the model misses more than this share of the exposed time, its confidence is low.
 MISSED_RATIO = 0.5
 SURE_COUNT = 10
-#: Every message takes at least the latency: if one in ten takes less than half, the estimate is noise.
+#: Every message takes at least the latency: if one in ten takes less than half of it, the estimate is noise.
 QUICK_SHARE, QUICKER_RATIO = 0.1, 0.5
-#: Fewer units than this are worse than small ones.
+#: Fewer units than this are worse than small units.
 MIN_UNITS = 4
 #: Messages so large that latency is not half of their time on any link (64 MiB).
 SURELY_LARGE_BYTES = 64 * 1024 * 1024
@@ -78,7 +78,7 @@ SURELY_LARGE_BYTES = 64 * 1024 * 1024
 
 @dataclass(slots=True)
 class ResizedMessages:
-    """Message sizes of a step, with edits that change them; each rank's messages are read once."""
+    """A step's message sizes, and edits that change them; each rank's messages are read once."""
 
     analysis: RunAnalysis
     graph: Graph
@@ -87,7 +87,7 @@ class ResizedMessages:
     _read: dict[int, RankMessages] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Read latencies, and the names of the kernels that copy."""
+        """Read latencies, and the names of copy kernels."""
         self.latency = read_latencies(self.analysis)
         self.copied = list_copy_names(self.analysis)
 
@@ -111,7 +111,7 @@ class ResizedMessages:
 
     @property
     def gathers_for_passes(self) -> bool:
-        """True if most gathers serve a pass of their own step; gathers after the update do not."""
+        """True if most gathers serve a pass in their own step, unlike gathers after the update."""
         rank, messages = self.graph.ranks[0], self.messages
         gathers = messages.gathers
         step = rank.tasks.step
@@ -151,7 +151,7 @@ class ResizedMessages:
 
     @property
     def max_latency_ns(self) -> float:
-        """The latency of a message in ns, between the ranks where it is longest; 0 if unknown."""
+        """A message's latency in ns, maximum over rank groups; 0 if unknown."""
         return max(self.latency.by_ranks.values(), default=0.0)
 
     def latency_ns(self, row: int) -> float:
@@ -164,7 +164,9 @@ class ResizedMessages:
         return [merged] if merged is not None else []
 
     def split(self) -> list[Graph]:
-        """Return the step with a message per block, gathered again for the backward, and kept until then."""
+        """Return the step with a message per block, once with blocks gathered again for the backward pass,
+        once kept until then.
+        """
         from zprof.step.added_messages import split_units  # only one unit for the entire model is split
 
         found = (
@@ -187,7 +189,7 @@ class ResizedMessages:
 
 
 class _Merge(Struct, frozen=True, kw_only=True):
-    """Collectives to merge, by index on the rank; the result is launched at the position of ``place``."""
+    """Collectives to merge, by index on the rank; the merged message is launched at ``place``."""
 
     members: tuple[int, ...]
     place: int
@@ -220,7 +222,7 @@ def merge_units(
 
 def _plan_merges(messages: RankMessages) -> list[_Merge]:
     merges = []
-    # then several gathers of a block are pieces, or those of its recomputation and its backward, which stay
+    # then a block's several gathers are pieces, or for recomputation and backward pass, which stay
     has_one_unit = messages.units_per_block <= 1
     found: dict[tuple[str, str, int], list[int]] = defaultdict(list)
     for place, (kind, group, block, unit) in enumerate(
@@ -230,7 +232,7 @@ def _plan_merges(messages: RankMessages) -> list[_Merge]:
         found[(kind, group, outside if block == NONE or has_one_unit else block)].append(place)
     units = messages.units_per_block
     gathers = [members for (kind, _, _), members in found.items() if kind == _GATHER]
-    # the other gathers of a unit are pieces of it
+    # a unit's other gathers are its pieces
     first = messages.gathers[np.unique(messages.unit[messages.gathers], return_index=True)[1]]
     for number, members in enumerate(gathers):
         ahead = max(0, int(messages.ahead[members[0]]))
@@ -308,7 +310,7 @@ def _apply_merges(
 
 
 def _move_gather_waits(rank: RankGraph, messages: RankMessages, merges: Sequence[_Merge]) -> RankGraph:
-    """Replace the wait of a gather for the compute n units earlier by one for the compute n blocks earlier.
+    """Make gathers wait for the compute n blocks earlier instead of n units earlier.
 
     Engines bound the memory of gathered parameters with such waits.
     """
@@ -346,9 +348,9 @@ def _move_gather_waits(rank: RankGraph, messages: RankMessages, merges: Sequence
 def _move_reduction_waits(
     rank: RankGraph, messages: RankMessages, merges: Sequence[_Merge], partners: PartnerCopies
 ) -> RankGraph:
-    """Replace the wait of compute for the reduction n units earlier by one for that n blocks earlier.
+    """Make compute wait for the reduction n blocks earlier instead of n units earlier.
 
-    Engines delay the next backward until earlier gradients are reduced and freed.
+    Engines delay the next backward pass until earlier gradients are reduced and freed.
     """
     chosen = np.array([kind in _REDUCES for kind in messages.kind], dtype=np.bool_)
     reduces = np.flatnonzero(chosen)
@@ -388,7 +390,7 @@ def _move_reduction_waits(
 def _number_merged(
     count: int, order: Mapping[int, int], merges: Sequence[_Merge], *, last: bool = False
 ) -> Int64s:
-    """Number the gathers, or with ``last`` the reductions, by the message that they are merged into."""
+    """Number the gathers (with ``last``, the reductions) by the message that they are merged into."""
     first = np.arange(count)
     for merge in merges:
         if merge.last == last:
@@ -452,9 +454,9 @@ def _drop_tasks(rank: RankGraph, kept: Mapping[int, int], place: Floats) -> Rank
 
 
 class SmallMessages(Struct, frozen=True, kw_only=True):
-    """Messages that are mostly latency. ``per_block``: units per block, None if names do not show it.
+    """Messages that are mostly latency. ``per_block``: units per block, None if names do not show blocks.
 
-    ``is_met``: True if the fastest messages also take about the latency.
+    ``is_met``: the fastest messages also take about the latency.
     """
 
     step: StepModel
@@ -478,7 +480,9 @@ class SmallMessages(Struct, frozen=True, kw_only=True):
 
     @property
     def sizes(self) -> tuple[float, ...]:
-        """Multiples of the current size that fix it: full blocks if names show them, else the best sizes."""
+        """Multiples of the current size that fix the problem: full blocks if names show them, else the best
+        sizes.
+        """
         if self.per_block is not None and self.are_parts:
             return (self.per_block / 2, self.per_block)
         fewest = min(messages.count for messages in self.step.traffic.both)
@@ -496,7 +500,7 @@ class SmallMessages(Struct, frozen=True, kw_only=True):
 
     @property
     def facts(self) -> list[Fact]:
-        """Counts, sizes and times of the messages, and what is exposed of them."""
+        """Counts, sizes, times and exposed times of the messages."""
         facts = []
         for messages in self.step.traffic.both:
             kind = messages.kind.value
@@ -519,8 +523,8 @@ class SmallMessages(Struct, frozen=True, kw_only=True):
 def rate_small_messages(small: SmallMessages) -> Confidence:
     """Return the confidence of a finding about small messages.
 
-    It is low if the saving may be close to 0, or if fast messages contradict the latency and no name supports
-    it. It is high if the model of the step matches the measured one.
+    Low if the saving may be close to 0, or if fast messages contradict the latency and no name supports it.
+    High if the step's model matches the measurement.
     """
     if is_guess(small.saving_ns, small.wall_ns) or not (small.is_met or small.are_parts):
         return Confidence.LOW

@@ -1,9 +1,9 @@
-"""Measure bytes that need not be sent, and change the step so that they are not.
+"""Measure needless bytes, and edit the step to not send them.
 
-These are padding, 32 bits of a model that computes in 16, and gathers that are repeated.
+Needless are padding, 32-bit messages of a model that computes in 16 bits, and repeated gathers.
 
-Padding travels with parameters and gradients, and kernels write it. All gradients are reduced once or k times
-per step, so with R elements reduced per step
+Padding is sent with parameters and gradients, and written by kernels. All gradients are reduced once or k
+times per step, so with R elements reduced per step
 
     padding = R / (k psi) - 1        psi: reported by the program, or R / k of a baseline with the same model
 
@@ -12,8 +12,8 @@ cuBLAS's ``nvjet_tst`` (t: bfloat16, h: float16, s: float32, q: float8; input, s
 attention exists in half precision only, the memory-efficient one in float32 too (``fmha_cutlassF_f32``).
 Operators of the CPU have no type.
 
-The other half is lost: half of these collectives' transfer, and no more than all exposed transfer. With the
-fix they take half of their transfer beyond the latency, and their copies half of their time.
+32-bit messages lose half of their transfer, at most all exposed transfer. With the fix, their transfer beyond
+the latency is halved, as is the time of their copies.
 """
 
 import re
@@ -42,9 +42,10 @@ _COPIES_OUT = re.compile(r"split_with_sizes_copy", re.ASCII)
 _MAX_NAME_LENGTH = 400
 #: A dimension of n + 1 on n ranks pads to 2 n, so padding is never as much as the model itself.
 _MAX_RATIO = 1.0
-#: Beyond half of a baseline, it is another model or another number of micro-batches.
+#: A difference of more than half from the baseline means another model or number of micro-batches.
 _MAX_OVER_BASELINE_RATIO = 0.5
-#: Shares saved of the padding kernels' time beyond a plain copy, and of all of it with its launches.
+#: Saved shares of the padding kernels' time: of the time beyond a plain copy, and of all time with its
+#: launches.
 _FILLING_RATIO = (0.8, 1.15)
 _HALF = re.compile(
     r"bf16|bfloat16|fp16|f16(?!\d)|_half|<half|__half|c10::Half|[hs]\d*(?:16816|884|1688)gemm_(?:bf16|fp16)"
@@ -60,7 +61,7 @@ _FULL = re.compile(
 #: Operators of the host, if a trace has no device kernels.
 _OPERATOR = re.compile(r"(?:aten|fsdp|c10d|autograd|prims|torch)::", re.ASCII)
 _MAX_SHOWN = 60
-#: Minimum share of the time in products of known type.
+#: Minimum share of time in matrix products of known type.
 _MOSTLY_RATIO = 0.5
 _FULL_BYTES = 4
 
@@ -73,15 +74,17 @@ class Filling(Struct, frozen=True, kw_only=True):
 
     @property
     def bounds_ns(self) -> tuple[float, float]:
-        """Return what is saved at least, the time beyond a plain copy, and at most, all with its launches."""
+        """Return the minimum saving (the time beyond a plain copy) and the maximum (all time with its
+        launches).
+        """
         plain = 1 / self.slower if self.slower and self.slower > 1 else 0.5
         return _FILLING_RATIO[0] * self.total_ns * (1 - plain), _FILLING_RATIO[1] * self.total_ns
 
 
 class Padding(Struct, frozen=True, kw_only=True):
-    """Padding elements relative to those of the model, and the source of that number.
+    """Padding elements relative to the model's elements, and the source of the model's number.
 
-    ``stated``: the source is the program, not a baseline that is assumed to have the same model.
+    ``stated``: the number comes from the program, not from a baseline assumed to have the same model.
     """
 
     ratio: float
@@ -90,7 +93,7 @@ class Padding(Struct, frozen=True, kw_only=True):
 
 
 def measure_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Padding | None:
-    """Return the padding, None if the number of the model's elements is unknown or implausible."""
+    """Return the padding, None if the model's number of elements is unknown or implausible."""
     reduced = _reduced_elements(analysis)
     psi, micro_batches = analysis.training.parameters, max(1, analysis.training.micro_batches)
     if not reduced:
@@ -142,7 +145,7 @@ def _kernel_time_per_step(analysis: RunAnalysis, table: Columns, chosen: Mask) -
 
 
 def _reduced_elements(analysis: RunAnalysis) -> float:
-    """Return the gradient elements that a rank scatters per step, or all-reduces if it scatters none."""
+    """Return the gradient elements that a rank reduce-scatters per step, or all-reduces if there are none."""
     rows = read_model_traffic(analysis).reductions.rows
     scattered = select_kind(rows, CollectiveKind.REDUCE_SCATTER)
     return mean_per_step(analysis, count_elements(scattered if len(scattered) else rows))
@@ -154,7 +157,9 @@ def _plausible_padding(ratio: float, source: str, *, stated: bool) -> Padding | 
 
 
 def list_padding_facts(analysis: RunAnalysis, ratio: float, filled: Filling | None) -> list[Fact]:
-    """List what writes the padding, and how much of it a rank sends if the ratio is known (not 0)."""
+    """List the kernels that write padding, and the padding that a rank sends if the ratio is known (not
+    0).
+    """
     facts = [make_fact("padding_time_per_step", filled.total_ns if filled else 0.0)]
     if ratio:
         traffic = read_model_traffic(analysis)
@@ -167,7 +172,7 @@ def list_padding_facts(analysis: RunAnalysis, ratio: float, filled: Filling | No
 
 
 def measure_padded_transfer_ns(analysis: RunAnalysis, ratio: float) -> float:
-    """Return the time per step that the padding of parameters and gradients is exposed at most."""
+    """Return the maximum exposed time per step of the padding of parameters and gradients."""
     traffic = read_model_traffic(analysis)
     parts = [way.rows for way in (traffic.gathers, traffic.reductions)]
     moved, exposed = (
@@ -177,7 +182,7 @@ def measure_padded_transfer_ns(analysis: RunAnalysis, ratio: float) -> float:
 
 
 def remove_padding(analysis: RunAnalysis, graph: Graph, ratio: float) -> Sequence[Graph]:
-    """Remove the padding from the bytes, and in a second variant also from what writes it."""
+    """Remove the padding from the messages, and in a second variant also from the kernels that write it."""
     traffic = read_model_traffic(analysis)
     rows = [*traffic.gathers.rows.row.tolist(), *traffic.reductions.rows.row.tolist()]
     smaller = edits.scale_transfers(graph, dict.fromkeys(rows, 1 / (1 + ratio)))
@@ -190,7 +195,7 @@ def remove_padding(analysis: RunAnalysis, graph: Graph, ratio: float) -> Sequenc
 
 
 class ComputeType(Struct, frozen=True, kw_only=True):
-    """Time in matrix products of all ranks, by type; ``example``: the largest one in half precision."""
+    """All ranks' time in matrix products, by type; ``example``: the largest product in half precision."""
 
     half_ns: int
     full_ns: int
@@ -209,7 +214,7 @@ class ComputeType(Struct, frozen=True, kw_only=True):
 
 
 def read_compute_type(analysis: RunAnalysis) -> ComputeType:
-    """Read the types in which the matrix products of the run are computed."""
+    """Read the types of the run's matrix products."""
     table = analysis.kernels
     if not len(table) or analysis.run.device == "cpu":
         return ComputeType(half_ns=0, full_ns=0)
@@ -240,8 +245,8 @@ _HALF_RATIO = 0.5
 class HalvedBytes(Struct, frozen=True, kw_only=True):
     """Collectives whose bytes can be halved; times and bytes are per step and rank.
 
-    ``lost_ns``: what half of their bytes cost at most. ``bound``: most of them were not recorded on all
-    ranks, so ``exposed_ns`` may be waiting.
+    ``lost_ns``: maximum cost of half of their bytes. ``bound``: most of them were not recorded on all ranks,
+    so ``exposed_ns`` may be waiting.
     """
 
     bytes: float
@@ -251,7 +256,7 @@ class HalvedBytes(Struct, frozen=True, kw_only=True):
     bound: bool
 
     def list_words(self, basis: str) -> dict[str, object]:
-        """Return the words of a sentence about them; ``basis``: what the bytes are a total of."""
+        """Return the words for a sentence about them; ``basis``: what the bytes are a total of."""
         return {
             "size": f" ({format_bytes(int(self.bytes))} {basis})" if self.bytes else "",
             "exposed": self.exposed_ns,
@@ -261,7 +266,7 @@ class HalvedBytes(Struct, frozen=True, kw_only=True):
 
 
 def measure_half_bytes(analysis: RunAnalysis, rows: Columns) -> HalvedBytes:
-    """Measure ``rows``, which are rows of ``analysis.collectives``, and what half of their bytes take."""
+    """Measure ``rows`` of ``analysis.collectives``, and the cost of half of their bytes."""
     whole = mean_per_step(analysis, rows.ints("transfer_ns").sum())
     exposed = mean_per_step(analysis, analysis.collectives.ints("exposed_transfer_ns").sum())
     return HalvedBytes(
@@ -276,9 +281,9 @@ def measure_half_bytes(analysis: RunAnalysis, rows: Columns) -> HalvedBytes:
 def halve_bytes(
     analysis: RunAnalysis, graph: Graph, rows: Sequence[int], are_copied_by: Callable[[str], bool]
 ) -> Sequence[Graph]:
-    """Halve the bytes of these rows and their copies, with the latency of the fitted link and with none.
+    """Halve the bytes of these rows and their copies, with the fitted link's latency and with none.
 
-    If ranks are missing, a part of what looks like transfer may be waiting: it does not get shorter.
+    If ranks are missing, a part of the apparent transfer may be waiting, which does not get shorter.
     """
     chosen = np.array(rows, dtype=np.int64)
     collectives = analysis.collectives.at(chosen)
@@ -295,7 +300,7 @@ def halve_bytes(
 
 
 def drop_repeated_gathers(analysis: RunAnalysis, graph: Graph, repeat: RepeatedGather) -> Sequence[Graph]:
-    """Return the step without the gathers that are repeated for this reason; empty if there are none."""
+    """Return the step without gathers repeated for this reason; empty if there are none."""
     again = find_regathers(analysis, repeat)
     if not isinstance(again, Regathers):
         return []
@@ -303,7 +308,7 @@ def drop_repeated_gathers(analysis: RunAnalysis, graph: Graph, repeat: RepeatedG
 
 
 def drop_collectives(graph: Graph, rows: Sequence[int]) -> Sequence[Graph]:
-    """Drop collectives with their copies; the host time before the first call of each remains or shrinks."""
+    """Drop collectives with their copies; the host time before each one's first call remains or shrinks."""
     return [
         edits.drop_collectives(graph, frozenset(rows), keeps_hooks=True),
         edits.drop_collectives(graph, frozenset(rows)),
@@ -313,6 +318,6 @@ def drop_collectives(graph: Graph, rows: Sequence[int]) -> Sequence[Graph]:
 def scale_copies(
     analysis: RunAnalysis, ratio: float, are_chosen: Callable[[str], bool] = lambda name: True
 ) -> Callable[[RankGraph], Floats]:
-    """Return the ratios of work of a rank in which the chosen copies take this share of their time."""
+    """Return a rank's work ratios if the chosen copies take this share of their time."""
     names = frozenset(filter(are_chosen, list_copy_names(analysis)))
     return lambda rank: np.where(rank.tasks.kernel.match(names.__contains__), ratio, 1.0)

@@ -1,16 +1,16 @@
-"""Play the schedule of one rank in exact times, where all ranks are alike, and model a measured step so.
+"""Play one rank's schedule in exact times, assuming equal ranks, and model a measured step this way.
 
 One thread runs the operations. The link carries one message after another in launch order; messages that
-follow another one (``Launch.after``) have a second link. Times are integers or floats, as they are given.
+follow another message (``Launch.after``) use a second link. Times are integers or floats, as given.
 
 A measured step is modelled as passes that compute, and one concurrent link:
 
     saving = exposed now - exposed(model, n times the size) + cost of launching 1 - 1/n of the messages
 
-Exposed time that the model misses (wake-ups, copies, jitter) occurs with each message, so half of it
-is assumed to remain. On a CPU rank the computing thread also launches. That costs at least the spans of the
-launches, and at most also the idle time, for work that follows a message. Simulated steps agreed within 5 %
-with the result.
+Exposed time that the model misses (wake-ups, copies, jitter) occurs with each message, so half of it is
+assumed to remain. On a CPU rank, the computing thread also launches. This costs at least the launch spans,
+and at most also the idle time, for work that follows a message. Simulated steps agreed with the result within
+5 %.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +33,7 @@ from zprof.step.schedule import (
 )
 from zprof.step.traffic import Messages, StepTraffic
 
-#: Prefetch depths of programs: none, the next unit, or some more.
+#: Prefetch depths of programs: none, the next unit, or several units.
 _PREFETCH_DEPTHS = (0, 1, 2, 3)
 #: On a CPU rank launching a large message takes long (82 ms for 49 MiB) because it copies, in proportion to
 #: the bytes. A small one takes up to this long if cores are oversubscribed.
@@ -68,7 +68,7 @@ class TimedPass(Struct, frozen=True, kw_only=True):
     """One pass over one unit, with the times of its messages.
 
     ``replicate_ns``: time of the all_reduce after its reduction on another link (HSDP). ``turns``: the unit
-    is that of the previous pass and was dropped after it, so nothing can gather it earlier.
+    is the same as in the previous pass and was dropped after it, so it cannot be gathered earlier.
     """
 
     compute_ns: float
@@ -79,7 +79,7 @@ class TimedPass(Struct, frozen=True, kw_only=True):
 
 
 def modelled_exposed_ns(passes: Sequence[TimedPass], ahead: int) -> float:
-    """Return the time of the passes beyond their compute, with ``ahead`` units prefetched."""
+    """Return the passes' time beyond their compute, with ``ahead`` units prefetched."""
     units = [
         UnitSize(
             name="",
@@ -120,7 +120,7 @@ def infer_prefetch_depth(passes: Sequence[TimedPass], seen_ns: float) -> int:
 
 
 def list_timed_passes(traffic: StepTraffic, times: float) -> list[TimedPass]:
-    """Return the passes of a step with units, or buckets, that are ``times`` as large."""
+    """Return a step's passes with units, or buckets, ``times`` as large."""
     gather = traffic.gathers.sized(times) if traffic.gathers else 0.0
     reduce = traffic.reduces.sized(times) if traffic.reduces else 0.0
     gathers = _count_messages(traffic.gathers, times) if traffic.before else 0
@@ -142,9 +142,9 @@ def list_timed_passes(traffic: StepTraffic, times: float) -> list[TimedPass]:
 
 
 def gather_again(traffic: StepTraffic) -> StepTraffic:
-    """Return the same traffic with units that are gathered again for their backward.
+    """Return the same traffic with units gathered again for their backward pass.
 
-    It is unchanged if they are already, or if nothing is gathered for the passes.
+    Unchanged if they already are, or if nothing is gathered for the passes.
     """
     if traffic.gathers is None or traffic.reduces is None or not traffic.before:
         return traffic
@@ -154,7 +154,7 @@ def gather_again(traffic: StepTraffic) -> StepTraffic:
 
 
 def sum_closing_gathers_ns(traffic: StepTraffic, times: float) -> float:
-    """Return the time of gathers of new parameters, which follow the update: nothing hides them."""
+    """Return the time of the gathers of new parameters after the update, which nothing hides."""
     if traffic.before or traffic.gathers is None:
         return 0.0
     return _count_messages(traffic.gathers, times) * traffic.gathers.sized(times)
@@ -165,14 +165,16 @@ def _count_messages(messages: Messages | None, times: float) -> int:
 
 
 def _split_passes(gathers: int, reduces: int) -> tuple[int, bool]:
-    """Return the number of forward passes, and whether the backward gathers again."""
+    """Return the number of forward passes, and whether the backward pass gathers again."""
     again = gathers >= 1.5 * reduces
     forward = gathers - reduces if again and reduces else gathers
     return max(1, forward), again and bool(reduces)
 
 
 class StepModel(Struct, frozen=True, kw_only=True):
-    """A measured step: exposed part of its traffic, prefetch depth, and the time that the model misses."""
+    """A measured step's model: exposed part of its traffic, prefetch depth, and the time missed by the
+    model.
+    """
 
     traffic: StepTraffic
     ahead: int
@@ -182,7 +184,7 @@ class StepModel(Struct, frozen=True, kw_only=True):
 
     @property
     def forward_ns(self) -> float:
-        """Compute of one forward pass, if a backward takes twice as long."""
+        """Compute of one forward pass, assuming that a backward pass takes twice as long."""
         return list_timed_passes(self.traffic, 1)[0].compute_ns
 
     def then_ns(self, times: float) -> tuple[float, float]:
@@ -192,9 +194,9 @@ class StepModel(Struct, frozen=True, kw_only=True):
         return (least + after, most + after)
 
     def shown_ns(self, passes: Sequence[TimedPass]) -> tuple[float, float]:
-        """Return the exposed time of passes if the gather between forward and backward hides, and if not.
+        """Return the passes' exposed time if the gather between forward and backward is hidden, and if not.
 
-        Some engines delay that gather until the unit was freed.
+        Some engines delay this gather until the unit is freed.
         """
         hidden = [replace(one, turns=False) for one in passes]
         return (modelled_exposed_ns(hidden, self.ahead), modelled_exposed_ns(passes, self.ahead))
@@ -222,7 +224,7 @@ class StepModel(Struct, frozen=True, kw_only=True):
 
 
 def model_step(analysis: RunAnalysis, traffic: StepTraffic) -> StepModel:
-    """Return the model of a run's step."""
+    """Model a run's step."""
     seen = traffic.exposed_ns
     passes = list_timed_passes(traffic, 1)
     ahead = infer_prefetch_depth(passes, seen - sum_closing_gathers_ns(traffic, 1))
@@ -242,7 +244,7 @@ def is_guess(saving: tuple[float, float], wall: float) -> bool:
 
 
 def sizes_that_help(step: StepModel, most: float) -> Iterable[float]:
-    """Return the sizes from the most helpful multiple to four times that, up to ``most``."""
+    """Return the sizes from the most helpful multiple to four times this multiple, up to ``most``."""
     sizes = [times for times in SIZE_MULTIPLES if times <= most]
     if not sizes:
         return ()

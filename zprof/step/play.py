@@ -1,33 +1,32 @@
-"""Play a step as it is and with one thing changed: when each rank finishes its steps, and what a fix saves.
+"""Play a step unchanged and with one change: when each rank finishes its steps, and what a fix saves.
 
 Each rank goes through its tasks in host order. A collective is entered on a rank when its stream is free and
 its dependencies are done. It starts once its last rank has arrived and, if its communicator runs one
 operation at a time, once the previous operation is done.
 
-Messages that run concurrently may share a link, and then take longer than alone. Groups of different ranks
-may have separate links, but often do not: the inner and outer groups of hybrid sharding share one network
-card. The recording shows it: if the messages of a communicator are slower, byte for byte, the longer messages
-of another communicator run concurrently,
+Concurrent messages may share a link, and then take longer than alone. Groups of different ranks may have
+separate links, but often do not: hybrid sharding's inner and outer groups share one network card. The
+recording shows this: if a communicator's messages are slower, byte for byte, the longer another
+communicator's messages run concurrently,
 
     bytes / transfer = rate of the communicator and kind * (1 - lost * share of the concurrent time)
 
-then it loses that share of its rate to them: half if both get equal parts, all if the other has priority.
+then it loses this share of its rate to them: half if both get equal parts, all if the other has priority.
 
 What a fix saves:
 
     gain   = play(step) - play(edit(step))          one gain for each way in which the fix may turn out
     saving = least gain * (1 - 0.10) - 0.002 step  ..  largest gain * (1 + 0.20) + 0.002 step
 
-The two ends do not rest on the same error. A gain is too large if the changed step runs into something that
-the recording did not show (a dependency, a queue, a slower kernel); it is too small by what the cause costs
-beside the step's own tasks (the host time of a dropped collective, kernels that ran beside it and slowed
-down). On 178 planted causes of simulated jobs whose fixed step is known, the truth was 0.96 to 1.12 times
-the gain for 90 % of them, and 0.65 to 1.36 times for 98 %; the rest of both ends is room for what simulators
-leave out.
+The two ends have different errors. A gain is too large if the changed step encounters something that the
+recording did not show (a dependency, a queue, a slower kernel); it is too small by costs of the cause outside
+the step's own tasks (the host time of a dropped collective, concurrent kernels that slowed down). For 178
+planted causes in simulated jobs with a known fixed step, the truth was 0.96 to 1.12 times the gain in 90 % of
+cases, and 0.65 to 1.36 times in 98 %; the remaining margin is for effects that simulators leave out.
 
-The step is played from its kernels where their launches were recorded, else from the spans of its threads.
-What an engine would schedule otherwise is no edit of spans: there the units are played
-(:mod:`zprof.step.unit_calibration`), and the gain is that of their model.
+The step is played from its kernels if their launches were recorded, else from its threads' spans. A different
+engine schedule cannot be expressed by editing spans: then the units are played
+(:mod:`zprof.step.unit_calibration`), and the gain comes from their model.
 """
 
 from collections import defaultdict, deque
@@ -49,7 +48,7 @@ from zprof.step.message_sizes import ResizedMessages
 from zprof.step.prediction import predict_gain_ns
 from zprof.step.tasks import NONE, Floats, Graph, RankGraph, merge_orders, step_places
 
-#: Maximum rounds until the times of messages that share a link converge; up to ten are usual.
+#: Maximum rounds until the times of messages that share a link converge; usually up to ten.
 _MAX_ROUNDS = 30
 #: Converged if no step end moves by more than this.
 _CONVERGED_NS = 1_000.0
@@ -64,9 +63,9 @@ _MAX_LOST_RATIO = 0.95
 _MIN_FREEDOM = 8
 #: A message with less time left is done.
 _DONE_NS = 0.5
-#: By how much a gain may be too large, and too small.
+#: Maximum relative errors of a gain: too large, too small.
 _LOWER_ERROR_RATIO, _UPPER_ERROR_RATIO = 0.10, 0.20
-#: Minimum error of both ends, as a share of the step.
+#: Minimum error at both ends, as a share of the step.
 _STEP_ERROR_RATIO = 0.002
 
 
@@ -77,8 +76,8 @@ class ReplayDeadlock(Exception):
 def play_graph(graph: Graph) -> Floats:
     """Return when each rank ends each step, in nanoseconds: an array of [rank, step].
 
-    A step ends when all work launched in it or before is done. If communicators share links, the duration of
-    a message depends on when it runs. The step is then played again until its end times converge.
+    A step ends when all work launched in it or before is done. If communicators share links, a message's
+    duration depends on when it runs. The step is then played repeatedly until its end times converge.
 
     Raises:
         ReplayDeadlock: No rank can proceed.
@@ -94,7 +93,7 @@ def play_graph(graph: Graph) -> Floats:
 
 
 def _play_once(graph: Graph, longer_ns: Floats) -> tuple[Floats, Floats]:
-    """Return the ends of steps, and the start of each collective, NaN for those that no rank enters.
+    """Return the step ends and each collective's start, NaN if no rank enters it.
 
     ``longer_ns``: extra time of each collective compared with running alone.
     """
@@ -112,19 +111,19 @@ def _play_once(graph: Graph, longer_ns: Floats) -> tuple[Floats, Floats]:
 
 
 class _RankState:
-    """One rank: the time of its host, and the end of each task's work, None if not known yet."""
+    """One rank: its host time, and the end of each task's work, None if not known yet."""
 
     def __init__(self, graph: RankGraph) -> None:
         self.graph = graph
         self.host = graph.host_begin_ns
-        # without work nothing runs, so nothing has to wait for it
+        # a task without work runs nothing, so nothing waits for it
         self.ends: list[float | None] = [graph.begin_ns] * len(graph.stream)
         for at in np.flatnonzero(graph.stream != NONE).tolist():
             self.ends[at] = None
         self.works: list[float] = graph.work_ns.tolist()
         self.lags: list[float] = graph.lag_ns.tolist()
         self.numbers: list[int] = graph.collective.tolist()
-        #: The collective that queues behind another one on its stream, and when its other inputs are ready.
+        #: A collective queued behind another one on its stream, and the time when its other inputs are ready.
         self.followers: dict[int, tuple[int, float]] = {}
 
     @property
@@ -142,7 +141,7 @@ class _RankState:
 
 
 class _Rendezvous:
-    """The state of the collectives: which ranks have arrived, and which operation each waits for."""
+    """State of the collectives: the ranks that have arrived, and the operation that each waits for."""
 
     def __init__(self, graph: Graph, longer_ns: Floats) -> None:
         self._transfer, self._longer = (graph.transfer_ns + longer_ns).tolist(), longer_ns.tolist()
@@ -180,7 +179,7 @@ class _Rendezvous:
 
 
 def _order_lanes(graph: Graph) -> dict[int, deque[int]]:
-    """Return the collectives of each communicator in launch order.
+    """Return each communicator's collectives in launch order.
 
     A rank may lack some of them. If ranks contradict each other, the first rank that has a collective counts.
     """
@@ -197,10 +196,11 @@ def _order_lanes(graph: Graph) -> dict[int, deque[int]]:
 
 
 def _advance_host(rank: _RankState, link: _Rendezvous) -> Iterator[int]:
-    """Make the calls of a rank in order, and queue their work.
+    """Make a rank's calls in order, and queue their work.
 
-    Yields how far the rank is each time it has to wait for a collective whose end is not known yet, and when
-    it is done. One frame of local variables serves all work of a rank, which is many thousands of kernels.
+    Yields the rank's progress whenever it has to wait for a collective with an unknown end, and when it is
+    done. A single function with local variables handles all of a rank's work for speed: many thousands of
+    kernels.
     """
     graph, ends, works, lags = rank.graph, rank.ends, rank.works, rank.lags
     collective, waits_on = graph.collective, graph.waits_on
@@ -208,7 +208,7 @@ def _advance_host(rank: _RankState, link: _Rendezvous) -> Iterator[int]:
     previous = _find_previous_on_stream(graph.stream)
     first = 0
     for last in [*np.flatnonzero(graph.blocks_on != NONE).tolist(), len(ends) - 1]:
-        # until the host blocks on work, its time is a running sum, in the order of the calls
+        # until the host blocks on work, its time is a running sum over its calls
         launches = _sum_host_times(rank.host, graph, first, last + 1)
         mine = device[slice(*np.searchsorted(device, (first, last + 1)))]
         earliest = np.maximum(launches[mine - first, 0] + graph.pick_up_ns, graph.begin_ns)
@@ -255,7 +255,9 @@ def _sum_host_times(host: float, graph: RankGraph, first: int, until: int) -> Fl
 
 
 def _find_previous_on_stream(stream: Int64s) -> Int64s:
-    """Return the previous task on the stream of each task, ``NONE`` for the first one and without work."""
+    """Return the previous task on each task's stream, ``NONE`` for the first task and for tasks without
+    work.
+    """
     previous = np.full(len(stream), NONE, dtype=np.int64)
     order = np.argsort(stream, kind="stable")
     follows = (stream[order[1:]] == stream[order[:-1]]) & (stream[order[1:]] != NONE)
@@ -264,10 +266,10 @@ def _find_previous_on_stream(stream: Int64s) -> Int64s:
 
 
 def infer_link_sharing(graph: Graph, collectives: Columns) -> Graph:
-    """Return the graph with the transfer times of messages alone, and the loss of each communicator.
+    """Return the graph with the transfer times of messages running alone, and each communicator's loss.
 
-    The graph is returned unchanged if messages of different communicators do not overlap or do not slow each
-    other.
+    The graph is unchanged if messages of different communicators do not overlap or do not slow each other
+    down.
     """
     if len(np.unique(graph.lane[graph.lane != NONE])) < 2:
         return graph
@@ -290,7 +292,9 @@ def infer_link_sharing(graph: Graph, collectives: Columns) -> Graph:
 
 
 def _read_messages(graph: Graph, collectives: Columns) -> tuple[Strings, Floats, Floats]:
-    """Return kind and bytes of each collective, and the time of concurrent ones of other communicators."""
+    """Return each collective's kind and bytes, and the time of concurrent collectives on other
+    communicators.
+    """
     beside, sizes = np.zeros(len(graph.transfer_ns)), np.zeros(len(graph.transfer_ns))
     kinds = np.full(len(sizes), "", dtype=object)
     for rank in graph.ranks:
@@ -309,7 +313,7 @@ def _read_messages(graph: Graph, collectives: Columns) -> tuple[Strings, Floats,
 
 
 def _fit_lost_ratio(graph: Graph, kinds: Strings, sizes: Floats, beside_ns: Floats, lane: int) -> float:
-    """Return the share of its rate that a communicator loses to concurrent ones; 0 if unknown."""
+    """Return the share of its rate that a communicator loses to concurrent communicators; 0 if unknown."""
     known = (graph.lane == lane) & (sizes > 0) & (graph.transfer_ns > 0) & (lane != NONE)
     beside, rates = [], []
     for kind in np.unique(kinds[known]).tolist():
@@ -328,7 +332,7 @@ def _fit_lost_ratio(graph: Graph, kinds: Strings, sizes: Floats, beside_ns: Floa
     slope = float(deviation @ rate) / contrast
     residual = rate - slope * deviation
     error = np.sqrt(float(residual @ residual) / degrees_of_freedom / contrast)
-    # the rate alone is the rate at the mean share, less the slope times that share
+    # the rate without sharing is the rate at the mean share minus the slope times that share
     return -slope / (1 - slope * float(np.concatenate(beside).mean())) if error <= _MAX_ERROR_RATIO else 0.0
 
 
@@ -349,7 +353,7 @@ def stretch_transfers_ns(graph: Graph, begins: Floats) -> Floats:
 def _run_concurrently(
     queues: Mapping[int, deque[int]], begins: Floats, alone_ns: Floats, lost: Mapping[int, float]
 ) -> Iterator[tuple[int, float]]:
-    """Run the first message of each communicator, all at once; yield each message and its duration."""
+    """Run each communicator's first message concurrently; yield each message and its duration."""
     now = 0.0
     running: dict[int, tuple[int, float, float]] = {}  # by lane: message, its start, time left
     while True:
@@ -375,20 +379,20 @@ def _run_concurrently(
 
 
 def widen_gains(lowest_ns: float, highest_ns: float, step_ns: float) -> tuple[float, float]:
-    """Return the range of a saving from the lowest and the highest gain: never below 0."""
+    """Return a saving's range from the lowest and the highest gain, never below 0."""
     slack = _STEP_ERROR_RATIO * step_ns
     low = lowest_ns * (1 - _LOWER_ERROR_RATIO) - slack
     return max(0.0, low), max(0.0, highest_ns * (1 + _UPPER_ERROR_RATIO) + slack)
 
 
 class PlayedStep(Struct, frozen=True, kw_only=True, dict=True):
-    """The step of a run, built and played on first access."""
+    """A run's step, built and played on first access."""
 
     analysis: RunAnalysis
 
     @cached_property
     def _played(self) -> tuple[Graph, Floats] | None:
-        """The step and its ends, None if the recording does not allow to play it.
+        """The step and its ends, None if the recording does not allow playing it.
 
         If wrongly matched collectives cause a deadlock, each rank is played by itself.
         """
@@ -406,32 +410,32 @@ class PlayedStep(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def graph(self) -> Graph | None:
-        """The measured step, None if the recording does not allow to play it."""
+        """The measured step, None if the recording does not allow playing it."""
         return self._played[0] if self._played else None
 
     @cached_property
     def sizes(self) -> ResizedMessages:
-        """The sizes of the step's messages; to be read only if the step can be played."""
+        """The step's message sizes; only valid if the step can be played."""
         assert self.graph is not None
         return ResizedMessages(self.analysis, self.graph)
 
     @property
     def has_kernels(self) -> bool:
-        """True if the step is played from the kernels of a device, with the calls that launch them."""
+        """True if the step is played from a device's kernels and their launch calls."""
         return self.graph is not None and self.graph.has_kernels
 
     @property
     def base_ns(self) -> Floats | None:
-        """End of each step of each rank as played, None if it cannot be."""
+        """Played end of each step on each rank, None if the step cannot be played."""
         return self._played[1] if self._played else None
 
     @property
     def step_ns(self) -> float:
-        """Time of a step as played, in ns; 0 if it cannot be."""
+        """Played step time in ns; 0 if the step cannot be played."""
         return _mean_step_ns(self.base_ns) if self.base_ns is not None else 0.0
 
     def gain_ns(self, changed: Graph) -> float | None:
-        """Return by how much the changed step is shorter, None if it cannot be played."""
+        """Return the time saved by the changed step, None if it cannot be played."""
         if self.base_ns is None:
             return None
         try:
@@ -440,7 +444,7 @@ class PlayedStep(Struct, frozen=True, kw_only=True, dict=True):
             return None
 
     def gain_of_change_ns(self, change: Change) -> float | None:
-        """Return by how much the step with another schedule is shorter, None if its units are not known."""
+        """Return the time saved by another schedule, None if the step's units are unknown."""
         return predict_gain_ns(self.analysis, change)
 
 

@@ -1,4 +1,4 @@
-"""Check a change of a run, apply it to the run's model, and predict the changed step with ranges and gaps.
+"""Check a change to a run, apply it to the run's model, and predict the changed step with ranges and gaps.
 
 The prediction is by terms of the ledger:
 
@@ -6,8 +6,8 @@ The prediction is by terms of the ledger:
     half range = noise of this run's steps + max(error of the model on this run + a tenth of the effect,
                  minimum ratio of the kind of change * measured step)
 
-The minimum ratios are a judgement: on jobs whose changed version was also simulated or recorded, predictions
-for another stage were off by up to 8 % of the step and those for other changes by up to 3 %, which the
+The minimum ratios are a judgement: for jobs whose changed version was also simulated or recorded, predictions
+of another stage were off by up to 8 % of the step, and predictions of other changes by up to 3 %, which the
 model's error on the run does not show. The range does not cover the difference between two recordings of the
 same job.
 """
@@ -36,7 +36,7 @@ TRUST_RATIO = 0.1
 #: Minimum half range as a share of the measured step (see the module docstring).
 MIN_STAGE_RANGE_RATIO = 0.08
 MIN_RANGE_RATIO = 0.03
-#: Latency scaled beyond this factor is examined separately: part of it may not scale at all.
+#: Latency scaled beyond this factor is treated separately, because part of it may not scale at all.
 _FAR_RATIO = 4.0
 #: A model that misses the measured step by more than this does not reproduce the run.
 REPRODUCES_RATIO = 0.15
@@ -108,7 +108,7 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
         source="the run, arXiv 1910.02054, section 5",
     ),
 }
-#: If ranks' work differs by more than this share, levelling the ranks is one of the usual changes.
+#: Above this difference in the ranks' work, even ranks are one of the usual changes.
 _SKEW_RATIO = 0.03
 _KEEPS = ("none", "last", "all")
 _HINT = "zprof whatif --help shows what can be changed"
@@ -150,7 +150,7 @@ def likely_cases(model: CalibratedModel, change: Change) -> tuple[WhatIfCase, ..
 
 
 def outer_cases(model: CalibratedModel, change: Change) -> tuple[WhatIfCase, ...]:
-    """Return the cases that cannot be excluded; the range of a prediction covers them."""
+    """Return the cases that cannot be excluded; a prediction's range covers them."""
     link, found = model.link, []
     scales = change.bandwidth_ratio is not None or change.latency_ratio is not None
     if scales and not link.is_known:
@@ -168,7 +168,7 @@ def is_far_latency(change: Change) -> bool:
 
 
 def is_gather_unknown(model: CalibratedModel, change: Change) -> bool:
-    """Return True if the run does not show if stage 1 or 2 hides the gather of new parameters."""
+    """Return True if the run does not show whether stage 1 or 2 hides the gather of new parameters."""
     stage = model.policy.stage if change.stage is None else change.stage
     is_shown = not model.policy.updates_first or model.policy.stage in (1, 2)
     return stage in (1, 2) and not is_shown and change.overlap_gather is None
@@ -185,7 +185,7 @@ def find_change_gaps(model: CalibratedModel, changes: Sequence[Change]) -> list[
 
 
 def _make_no_effect_gap(model: CalibratedModel, change: Change) -> Gap | None:
-    """Return a gap with the reason why a part of the change has no effect."""
+    """Return a gap that explains why a part of the change has no effect."""
     stage = model.policy.stage if change.stage is None else change.stage
     changes_gathers = change.prefetch is not None or change.keep_after_forward is not None
     units, key = len(model.skeleton.units), ""
@@ -223,9 +223,9 @@ class ModelledRun(Struct, frozen=True, kw_only=True):
 
 
 def model_run(analysis: RunAnalysis) -> ModelledRun | Gap:
-    """Calibrate the model of a run, replay it unchanged, and compare it with the measurement.
+    """Calibrate a run's model, replay it unchanged, and compare it with the measurement.
 
-    This is done once per analysis. The result is a gap if the run does not record enough.
+    Done once per analysis. The result is a gap if the run does not record enough.
     """
     return analysis.compute_once(_model_run)
 
@@ -250,7 +250,7 @@ def _model_run(analysis: RunAnalysis) -> ModelledRun | Gap:
 
 
 def predict_step(base: ModelledRun, change: Change) -> tuple[PredictedFigure, ...]:
-    """Return ``wall_ns`` and the terms of the changed step, which sum to it."""
+    """Return ``wall_ns`` of the changed step, and the terms that sum to it."""
     likely = [_compute_case_delta(base, case) for case in likely_cases(base.model, change)]
     outer = [_compute_case_delta(base, case) for case in outer_cases(base.model, change)]
     delta = {name: sum(each[name] for each in likely) / len(likely) for name in likely[0]}
@@ -349,7 +349,7 @@ def saving_range_ns(step: Sequence[PredictedFigure]) -> tuple[int, int] | None:
 def predict_gain_ns(analysis: RunAnalysis, change: Change) -> float | None:
     """Return the predicted saving per step in ns, negative if the changed step is longer.
 
-    None if the run cannot be modelled, or if the model misses its measured step by more than 15 %.
+    None if the run cannot be modelled, or if the model misses the measured step by more than 15 %.
     """
     base = model_run(analysis)
     if isinstance(base, Gap) or not base.reproduces:
@@ -382,7 +382,7 @@ def _value_or(value: bool | None, default: bool) -> bool:
 
 
 def change_passes(model: CalibratedModel, change: Change) -> StepPasses:
-    """Return passes, their work and their message bytes after a change."""
+    """Return passes, work and message bytes after a change."""
     skeleton = model.skeleton
     if change.stage is not None:
         skeleton = _change_reductions(skeleton, model.policy.stage, change.stage)
@@ -433,13 +433,13 @@ def _change_reductions(skeleton: StepPasses, old: int, new: int) -> StepPasses:
 
 
 def _completes_gradients(each: Pass, skeleton: StepPasses) -> bool:
-    """Return True if the gradients of the unit are complete after this pass."""
+    """Return True if the unit's gradients are complete after this pass."""
     encloses = skeleton.units[each.unit].encloses
     return each.phase is PassPhase.BACKWARD and (not encloses or not each.needs)
 
 
 def _merge_units(skeleton: StepPasses, count: int) -> StepPasses:
-    """Merge every ``count`` neighbouring units into one; units that enclose others stay separate."""
+    """Merge each ``count`` neighbouring units into one; units that enclose others stay separate."""
     inner = [index for index, unit in enumerate(skeleton.units) if not unit.encloses]
     enclosing = [index for index, unit in enumerate(skeleton.units) if unit.encloses]
     groups = [[index] for index in enclosing]

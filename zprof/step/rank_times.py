@@ -1,7 +1,7 @@
-"""Select the calls of each host by what they do, and find the ranks that are slow in each step.
+"""Select host calls by what they do, and find the slow ranks in each step.
 
-A call waits for the device, allocates, launches, or fetches data. A rank is slow by its own host and device
-time, without waits.
+A call waits for the device, allocates, launches, or fetches data. Slow ranks are judged by their own host and
+device time, without waits.
 """
 
 import re
@@ -31,7 +31,7 @@ _MIN_STEPS_RATIO = 0.5
 _FETCH_NS = 200_000
 #: A copy of some scalars takes microseconds.
 _LONG_COPY_NS = 100_000
-#: Minimum excess of a step over the typical step, in deviations.
+#: Minimum excess of a step over the typical step, in standard deviations.
 _DEVIATIONS = 5.0
 #: Minimum excess as a share of the step: host times are noisier than device times.
 _HOST_RATIO, _DEVICE_RATIO = 0.03, 0.01
@@ -57,7 +57,7 @@ def is_launch(rank: RankGraph) -> Bools:
 
 
 def keep_recurring(rank: RankGraph, steps: int, selected: Bools) -> Bools:
-    """Keep selected calls if they occur in most steps after the first, which contains the start-up."""
+    """Keep selected calls if they occur in most steps after the first, which includes start-up."""
     places = step_places(rank)
     later = {place for place in places[selected].tolist() if place}
     is_frequent = len(later) >= max(1.0, _MIN_STEPS_RATIO * (steps - 1))
@@ -65,14 +65,14 @@ def keep_recurring(rank: RankGraph, steps: int, selected: Bools) -> Bools:
 
 
 def await_long_copies(rank: RankGraph) -> Bools:
-    """Return a mask of the calls that wait for a long copy, whose data the host needs."""
+    """Return a mask of the calls that wait for a long copy because the host needs its data."""
     on = np.maximum(rank.blocks_on, 0)
     copies = rank.tasks.kernel.match(lambda name: name.startswith("Memcpy"))
     return (rank.blocks_on != NONE) & copies[on] & (rank.work_ns[on] >= _LONG_COPY_NS)
 
 
 def mark_waits_after_reads(analysis: RunAnalysis, graph: Graph) -> dict[int, Bools]:
-    """Return by CPU rank a mask of the waits for a collective right after reading a scalar.
+    """Return, by CPU rank, a mask of the waits for a collective right after a scalar read.
 
     Empty if the run has been moved away.
     """
@@ -94,7 +94,7 @@ def count_per_step(graph: Graph, selected: Callable[[RankGraph], Bools]) -> floa
 
 
 def measure_loading_ns(analysis: RunAnalysis, graph: Graph) -> Mapping[int, Floats]:
-    """Measure the host time before each call that waits for the data loader, in excess of a fetch."""
+    """Measure the host time before each call that waits for the data loader, beyond a normal fetch."""
     spans_by_rank = analysis.compute_once(_read_excess_loading)
     return {
         rank.tasks.rank: edits.gap_time_within(rank, spans_by_rank[rank.tasks.rank], graph.origin_ns)
@@ -103,7 +103,7 @@ def measure_loading_ns(analysis: RunAnalysis, graph: Graph) -> Mapping[int, Floa
 
 
 def _read_excess_loading(analysis: RunAnalysis) -> dict[int, Intervals]:
-    """Return when each rank fetched batches, without the time that a fetch takes, on the common clock."""
+    """Return when each rank fetched batches, minus the time of a normal fetch, on the common clock."""
     assert analysis.source is not None
     found = {}
     for tracks in analysis.tracks:
@@ -113,7 +113,7 @@ def _read_excess_loading(analysis: RunAnalysis) -> dict[int, Intervals]:
 
 
 class SteadyRank(Struct, frozen=True, kw_only=True):
-    """A rank that is slow in nearly all steps: its place in the graph, and the number of those steps.
+    """A rank that is slow in nearly all steps: its index in the graph, and the number of slow steps.
 
     ``excess_ns``: its excess over the typical rank in the median step.
     """
@@ -125,7 +125,7 @@ class SteadyRank(Struct, frozen=True, kw_only=True):
 
 
 def find_steady_rank(analysis: RunAnalysis, graph: Graph) -> SteadyRank | None:
-    """Find the rank whose excess is similar in nearly all steps; None if there is none, or it is unknown."""
+    """Find the rank with a similar excess in nearly all steps; None if there is none or if unknown."""
     if not _are_comparable(analysis, graph):
         return None
     excess = find_excess(graph, measure_loading_ns(analysis, graph))
@@ -143,9 +143,9 @@ def find_steady_rank(analysis: RunAnalysis, graph: Graph) -> SteadyRank | None:
 
 
 def measure_turns(analysis: RunAnalysis, graph: Graph) -> Floats:
-    """Measure the excess of steps in which ranks are slow in turn, by rank and step; 0 if it is unknown.
+    """Measure the excess of steps in which ranks are slow in turn, by rank and step; 0 if unknown.
 
-    A rank that is slow in nearly all steps takes no turns.
+    Ranks that are slow in nearly all steps do not count.
     """
     if not _are_comparable(analysis, graph):
         return np.zeros((len(graph.ranks), graph.steps))
@@ -162,7 +162,7 @@ def _are_comparable(analysis: RunAnalysis, graph: Graph) -> bool:
 
 
 def find_excess(graph: Graph, loading_ns: Mapping[int, Floats], *, in_turn: bool = False) -> Floats:
-    """Return the excess of own host or device time per rank and step: [rank, step], 0 if not significant.
+    """Return the excess of own host or device time as [rank, step], 0 if not significant.
 
     The reference is the lower median over the ranks in the same step. The noise is the larger of its
     variation between steps and the deviation of the ranks from it. An excess below half of the largest
@@ -199,12 +199,12 @@ def find_excess(graph: Graph, loading_ns: Mapping[int, Floats], *, in_turn: bool
 
 
 def mark_recurring(excess: Floats) -> Bools:
-    """Return a mask of the steps of each rank whose excess is similar, so that they may share a cause."""
+    """Return a mask of each rank's steps with similar excess, which may share a cause."""
     return (excess > 0) & (excess >= _ALIKE_RATIO * excess.max(axis=1, keepdims=True))
 
 
 def mark_in_turn(excess: Floats) -> Bools:
-    """Return a mask of the steps of all ranks whose excess is similar, so that they may share a cause."""
+    """Return a mask of all ranks' steps with similar excess, which may share a cause."""
     return (excess > 0) & (excess >= _ALIKE_RATIO * excess.max())
 
 

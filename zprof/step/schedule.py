@@ -1,10 +1,10 @@
-"""Define the schedule of a step: its units, its passes, and the order of gathers, computes and reductions.
+"""Define a step's schedule: its units, its passes, and the order of gathers, computes and reductions.
 
-This is the only place that defines that order. The what-if replay, the planner's step and the memory walks
-all go through the operations of ``build_program``; what an operation takes or holds is theirs.
+This order is defined only here. The what-if replay, the planner's step and the memory walks all process the
+operations of ``build_program``, and add their own times or bytes.
 
-A unit that encloses the others (the root) comes first in both directions, stays gathered until the forward is
-over, and has a second pass in a backward, after the others, in which its gradients are complete.
+A unit that encloses the others (the root) comes first in both directions, stays gathered until the forward
+ends, and has a second pass in the backward, after the others, in which its gradients are complete.
 
 Stage 3: when a unit is needed, it and the prefetched units of the pass are gathered; the unit is waited for,
 released after its pass, and reduced. Stages 1 and 2: each unit is gathered after its update, and its next
@@ -25,7 +25,7 @@ SCATTER = CollectiveKind.REDUCE_SCATTER.value
 ALL_REDUCE = CollectiveKind.ALL_REDUCE.value
 #: Indices of the work before the first pass and after the last one.
 HEAD, TAIL = -1, -2
-#: Number of reductions in flight of an engine that never waits for one before the backward ends.
+#: Number of reductions in flight for engines that wait for reductions only at the end of the backward pass.
 UNLIMITED = 1 << 20
 
 
@@ -37,11 +37,11 @@ class PassPhase(StrEnum):
 
 
 class UnitSize(Struct, frozen=True, kw_only=True):
-    """A unit that is gathered and reduced in one piece; bytes are of the full tensors on the wire.
+    """A unit that is gathered and reduced in one piece; bytes are those of the full tensors as communicated.
 
     ``replicate_bytes``: bytes of an all-reduce between replicas that follows the reduction on another link.
-    ``skipped``: number of equal units that this one stands for, which are neither gathered nor reduced.
-    ``has_backward``: False if no gradient passes through the unit.
+    ``skipped``: number of further equal units that this unit stands for, which are neither gathered nor
+    reduced. ``has_backward``: False if no gradient passes through the unit.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Pass(Struct, frozen=True, kw_only=True):
     """One pass of a unit.
 
     ``needs``: the pass needs the unit's parameters. ``reduces``: the unit's gradients are complete after it.
-    ``runs``: False if nothing is computed; the unit is prefetched nevertheless.
+    ``runs``: False if nothing is computed; the unit is still prefetched.
     """
 
     phase: PassPhase
@@ -69,7 +69,7 @@ class Pass(Struct, frozen=True, kw_only=True):
 
 
 class EnginePolicy(Struct, frozen=True, kw_only=True):
-    """Schedule of an engine, including everything that a change can alter.
+    """An engine's schedule, including everything that a change can alter.
 
     ``keep``: none, last or all. ``in_flight``: reductions before the oldest is waited for. ``updates_first``:
     set for an unknown engine on a device; if it waits for new parameters at once, it gathers them after the
@@ -144,7 +144,7 @@ class Compute(Struct, frozen=True, kw_only=True):
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """Launch of a message of a unit; ``after``: the message that it follows, on another link."""
+    """Launch of a unit's message; ``after``: the message that it follows, on another link."""
 
     key: str
     kind: str

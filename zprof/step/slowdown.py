@@ -1,16 +1,16 @@
-"""Fit the slowdown of kernels that run concurrently with collectives, from kernels that do the same work.
+"""Fit the slowdown of kernels concurrent with collectives, from kernels that do the same work.
 
-Kernels at the same position of a repeated block do the same work in every block, step and rank; a block is
-told from others by the sequence of its kernels. Blocks of other sizes differ by a factor per block. With r
-the share of a kernel's time overlapped by a collective,
+Kernels at the same position in a repeated block do the same work in every block, step and rank; blocks are
+identified by their kernel sequence. Blocks of different sizes differ by a factor per block. With r = share of
+a kernel's time overlapped by a collective,
 
     log(time) = position in the block + block + log(slowdown) * r
 
-is fitted over all kernels of blocks. Names alone are not enough: one GEMM kernel serves matrices of many
+is fitted over all kernels in blocks. Names alone are not enough: one GEMM kernel serves matrices of many
 sizes.
 
-Not all kinds of kernels slow down alike. Each counts the same to tell if kernels slow down at all. The time
-lost is that of the long ones: for the cost they count by their time.
+Kernels slow down differently by kind. To tell whether kernels slow down at all, each kernel has equal weight.
+For the cost, kernels are weighted by time, because the long kernels lose most.
 """
 
 from collections.abc import Collection
@@ -33,7 +33,7 @@ _ROUNDS = 12
 
 
 class _Kernels(Struct, frozen=True, kw_only=True):
-    """Kernels of blocks: log of their time, overlapped share of it, position and block."""
+    """Kernels in blocks: log time, overlapped share of the time, position and block."""
 
     log_ns: Floats
     beside_ratio: Floats
@@ -42,7 +42,7 @@ class _Kernels(Struct, frozen=True, kw_only=True):
 
 
 class FittedSlowdown(Struct, frozen=True, kw_only=True):
-    """Time of kernels overlapped by a collective relative to alone, from this number of kernels."""
+    """Kernel time overlapped by a collective relative to alone, fitted from this number of kernels."""
 
     factor: float
     kernels: int
@@ -51,8 +51,8 @@ class FittedSlowdown(Struct, frozen=True, kw_only=True):
 def measure_slowdown(analysis: RunAnalysis, graph: Graph, *, by_time: bool = False) -> FittedSlowdown:
     """Measure the time of kernels during collectives relative to alone, by position in blocks, else by name.
 
-    It is that of the typical kernel, to tell if kernels slow down; ``by_time``: of the mean ns, for the cost.
-    The factor is at least 1; it is 1, of no kernels, if it cannot be measured.
+    The factor is that of the typical kernel, to tell if kernels slow down; ``by_time``: weighted by time, for
+    the cost. It is at least 1; it is 1, from no kernels, if it cannot be measured.
     """
     fitted = fit_slowdown(graph, list_copy_names(analysis), by_time=by_time)
     if fitted is not None:
@@ -104,7 +104,7 @@ def _read_block_kernels(
 ) -> _Kernels:
     """Return a rank's kernels of blocks; ``numbers`` maps positions and blocks to numbers for all ranks.
 
-    The first of several steps is left out: what runs beside its kernels may have been launched before the
+    The first of several steps is left out: work concurrent with its kernels may have been launched before the
     recording, and is not in the graph.
     """
     blocks = find_blocks(rank, copies)

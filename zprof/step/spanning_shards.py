@@ -1,4 +1,4 @@
-"""Find shards that span hosts on a slow link, and estimate and play the step with shards within a host.
+"""Find shards that span hosts over a slow link, and estimate and play the step with shards within hosts.
 
 A message of a ring over n ranks on H hosts of h ranks moves (n-1)/n of its bytes over each link. Within a
 host it moves (h-1)/h at the host's rate. An all_reduce of a shard between hosts moves 2 (H-1)/H of bytes/h at
@@ -39,12 +39,12 @@ _MIN_STEP_RATIO = 0.05
 #: Bandwidth within a host if none was recorded: without NVLink (a PCIe 4.0 x16 slot), and with NVLink of
 #: A100s and H100s (nccl-tests).
 WITHIN_HOST_BYTES_PER_S, _NVLINK_BYTES_PER_S = 20e9, (230e9, 360e9)
-#: How many times as fast a host then is at least.
+#: Minimum speed-up within a host in this case.
 _ASSUMED_TIMES = 2.0
 
 
 class SlowSharding(Struct, frozen=True, kw_only=True):
-    """The group whose recorded messages shard over hosts, on a slow link.
+    """The group whose recorded messages shard over hosts on a slow link.
 
     ``within``: bandwidth within a host, None if not measured.
     """
@@ -105,7 +105,7 @@ def _measure_spanning(
 
 
 def measure_sharding_saving_ns(spanning: SlowSharding, *, cpu: bool) -> tuple[float, float]:
-    """Return what shards within a host save per step, at least and at most."""
+    """Return the minimum and maximum saving per step of shards within a host."""
     rates = (
         (spanning.within, spanning.within)
         if spanning.within
@@ -136,7 +136,7 @@ def _exposed_with_hsdp(spanning: SlowSharding, rate: float) -> tuple[float, floa
 
 
 def _transfer_scale(spanning: SlowSharding, rate: float) -> float:
-    """Return the time of a message within a host relative to now: bytes (h-1)/h instead of (n-1)/n."""
+    """Return a message's time within a host relative to now: bytes (h-1)/h instead of (n-1)/n."""
     ranks, size = spanning.per_host, spanning.per_host * spanning.hosts
     return (ranks - 1) / ranks / ((size - 1) / size) * spanning.measured_bytes_per_s / rate
 
@@ -163,7 +163,7 @@ def _hsdp_passes(spanning: SlowSharding, rate: float) -> list[TimedPass]:
 class SpanningShards(Struct, frozen=True, kw_only=True):
     """A group that shards over hosts: number of hosts, ranks per host, and rates in bytes per second.
 
-    ``within``: lower and upper bound of the rate within a host; ``measured`` if that was recorded.
+    ``within``: lower and upper bound of the rate within a host; ``measured``: the rate was recorded.
     """
 
     rows: Columns
@@ -203,7 +203,9 @@ def find_spanning_shards(analysis: RunAnalysis) -> SpanningShards | None:
 
 
 def shard_within_host(analysis: RunAnalysis, graph: Graph, found: SpanningShards) -> list[Graph]:
-    """Return the step with shards within hosts, whose ranks share a network link or have one each."""
+    """Return the step with shards within hosts, once with a shared network link per host, once with a link
+    per rank.
+    """
     return [
         _shard_at_rate(analysis, graph, found, found.within[0], float(found.per_host)),
         _shard_at_rate(analysis, graph, found, found.within[1], 1.0),
