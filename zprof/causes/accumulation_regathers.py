@@ -1,10 +1,10 @@
 """ZP412: every micro-batch gathers all parameters again.
 
 Parameters change once per step. With k micro-batches and units that are resharded after each forward and
-backward, a step gathers each unit 2 k times (formula of this schedule: all_gathers = 2 x units x k), although
-one gather would suffice if there is memory to keep the unit. Signal, from counts of one rank: more than one
-micro-batch, and units that the forward of a later micro-batch gathers again. The fix removes every gather of
-such a unit in the later micro-batches; a second gather within the first one belongs to ZP413.
+backward pass, a step gathers each unit 2 k times (formula of this schedule: all_gathers = 2 x units x k),
+although one gather would suffice if there is memory to keep the unit. Signal, from counts of one rank: more
+than one micro-batch, and units that the forward pass of a later micro-batch gathers again. The fix removes
+every gather of such a unit in the later micro-batches; a second gather within the first one belongs to ZP413.
 
 Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md). A hidden gather costs
 nothing: k micro-batches with two hidden gathers each are not reported.

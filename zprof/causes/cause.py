@@ -158,7 +158,7 @@ class Absent(Struct, frozen=True):
     """The measured step is not shorter without the cause. If it ``outranks_signs``, these are dropped."""
 
 
-#: Find the signs of a cause in a run, against a baseline if there is one; None if there are none.
+#: Find the signs of a cause in a run, compared with a baseline if given; None without signs.
 Detect = Callable[[RunAnalysis, RunAnalysis | None], Signal | Untested | None]
 #: Look at the measured step; None if it shows nothing about the cause.
 Observe = Callable[[PlayedStep], Observation | Absent | None]
@@ -176,7 +176,7 @@ class Cause(Struct, kw_only=True, eq=False):
         id: Stable id, never reused: ZP1xx measurement, ZP2xx memory, ZP3xx waiting, ZP4xx transfer and
             volume, ZP5xx host and device, ZP6xx hangs.
         name: Name in reports, and of the file.
-        meaning: What the cause says about a run; the first line of its page.
+        meaning: What the cause means for a run; the first line of its page.
         needs: What a run must have for the cause to be tested.
         terms: Ledger terms from which its saving is taken, in this order.
         other_rank_terms: Terms of other ranks that are the same loss: while ranks wait, the late one idles.

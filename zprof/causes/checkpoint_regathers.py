@@ -1,10 +1,10 @@
 """ZP415: the recomputation of a checkpointed unit gathers it a third time.
 
-A unit that is resharded after its forward is gathered for its backward. If the checkpoint wrapper is outside
-the unit, or the unit is wrapped twice, the recomputed forward gathers the unit, and the backward gathers it
-again: three gathers of a unit in a micro-batch, where two would suffice. Detected on one rank by a third
-gather of the same unit in a micro-batch (docs/thresholds.md; pytorch #105635, #175406). The fix removes that
-third gather.
+A unit that is resharded after its forward pass is gathered for its backward pass. If the checkpoint wrapper
+is outside the unit, or the unit is wrapped twice, the recomputed forward pass gathers the unit, and the
+backward pass gathers it again: three gathers of a unit in a micro-batch, where two would suffice. Detected on
+one rank by a third gather of the same unit in a micro-batch (docs/thresholds.md; pytorch #105635, #175406).
+The fix removes that third gather.
 
 Threshold: the exposed time of the third gathers exceeds 2 % of the step (chosen, as for other repeated
 gathers). With more than one micro-batch, ZP412 covers the gathers of later micro-batches.

@@ -66,7 +66,7 @@ CAUSE = Cause(
     meaning="Parameters travel in float32 although they are used in half precision.",
     # half of the bytes also means half of the copies into and out of their buffers, which are compute
     terms=("exposed_transfer_ns", "compute_ns"),
-    # gathers of twice the bytes arrive late, including the gathers of the backward pass
+    # gathers of twice the bytes arrive late, also in the backward pass
     produces=(Sign.GATHERS_OF_BACKWARD,),
     proof=Proof.COUNTS,
     is_priced_by_step=True,

@@ -75,7 +75,7 @@ CAUSE = Cause(
     meaning="Gradients travel in float32 although parameters travel, or kernels compute, in half precision.",
     # half of the bytes also means half of the copies into and out of their buffers, which are compute
     terms=("exposed_transfer_ns", "compute_ns"),
-    # reductions that take twice as long delay the backward's gathers queued behind them
+    # reductions that take twice as long delay the backward gathers queued behind them
     produces=(Sign.GATHERS_OF_BACKWARD,),
     proof=Proof.COUNTS,
     is_priced_by_step=True,

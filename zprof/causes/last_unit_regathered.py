@@ -1,13 +1,13 @@
-"""ZP414: the last unit is resharded after its forward and immediately gathered again.
+"""ZP414: the last unit is resharded after its forward pass and immediately gathered again.
 
-The backward starts with the last unit of the forward. If it is resharded in between, it is gathered again
-with no compute to hide the gather: its memory was free only while the loss was computed. Signal, from one
-rank: the last unit of the forward is gathered a second time, with less than one unit's compute since its
-forward (counted from the end of its first gather: less than three units' forward compute, because its own
-forward and the forward that the gather ran ahead of are in between).
+The backward pass starts with the last unit of the forward pass. If it is resharded in between, it is gathered
+again with no compute to hide the gather: its memory was free only while the loss was computed. Signal, from
+one rank: the last unit of the forward pass is gathered a second time, with less than one unit's compute since
+its forward pass (counted from the end of its first gather: less than three units' forward compute, because
+its own forward pass and that of the previous unit are in between).
 
 Threshold: exposed for more than 2 % of the step (chosen). On a device whose host runs far ahead, that gather
-is launched during the unit's own forward and costs nothing: it is not reported. The fix keeps the unit.
+is launched during the unit's own forward pass and costs nothing: it is not reported. The fix keeps the unit.
 """
 
 from collections.abc import Sequence

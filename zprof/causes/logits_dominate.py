@@ -1,6 +1,6 @@
 """ZP204: the output layer's [tokens, vocabulary] tensors are a large part of the peak.
 
-The logits, their softmax or log-softmax, and the gradients of both are alive at once when the backward
+The logits, their softmax or log-softmax, and the gradients of both are alive at once when the backward pass
 starts, often in fp32. They are found among the largest allocations at the peak: activations and temporary
 buffers of a module named like an output layer or a loss, and tensors of the same size (or twice that, for an
 fp32 copy of 16-bit data) that the root module allocated. Without such a name: two or more tensors of the root

@@ -7,8 +7,8 @@ comparable kind and similar size, else that of the run's other groups, and final
 (:mod:`zprof.step.bandwidth`). If no sizes were recorded, the messages of a kind are compared by time with the
 same messages of the baseline. A rank that belongs to every slow group and to no fast one has the slow link. A
 group is slow below half the expected bandwidth, or below 80 % of the baseline's (docs/thresholds.md). Groups
-between hosts that are slower than the fastest link may use another one by design: they are reported as a gap
-with both figures. The same applies to exposed groups without a faster link to compare with.
+between hosts that are slower than the fastest link may use a different link by design: they are reported as a
+gap with both figures. The same applies to exposed groups without a faster link to compare with.
 
 The cost is computed in :mod:`zprof.step.bandwidth`; if the step can be played, the cost is the gain of the
 step with transfers that take measured / expected of their time.

@@ -1,8 +1,8 @@
 """ZP413: units are resharded after the forward pass, and gathered again for the backward pass.
 
-Resharding a unit after its forward saves the memory of unsharded parameters until the backward, and costs a
-second gather. Every healthy stage 3 run gathers twice: a hidden second gather costs nothing and
-is not reported. Signal, from one rank: units that are gathered again in the backward, and
+Resharding a unit after its forward pass saves the memory of unsharded parameters until the backward pass, and
+costs a second gather. Every healthy stage 3 run gathers twice: a hidden second gather costs nothing and is
+not reported. Signal, from one rank: units that are gathered again in the backward pass, and
 
     exposed time of these gathers > 2 % of the step                         (docs/thresholds.md)
     free memory of the device at the peak >= bytes of the unsharded units   if memory was recorded

@@ -1,17 +1,18 @@
-"""ZP207: gradients are needlessly alive while a forward runs.
+"""ZP207: gradients are needlessly alive during a forward pass.
 
 Three cases, distinguished by time and amount:
 
-- **in the first forward of a step**: the last step's gradients were not freed. ``zero_grad`` comes after
-  the forward, or keeps the memory (``set_to_none=False``). From the timeline; if there is none, from the
-  forward's peak, which looks the same with accumulation: low confidence. Also low for engines that keep full
-  gradients in memory allocated once.
-- **unsharded between micro-batches in stages 2 and 3**: a forward holds at least 1.25 times the rank's share.
+- **in the first forward of a step**: the last step's gradients were not freed. ``zero_grad`` comes after the
+  forward pass, or keeps the memory (``set_to_none=False``). The source is the timeline; without one, the
+  forward pass's peak, which looks the same with accumulation: low confidence. Also low for engines that keep
+  full gradients in memory allocated once.
+- **unsharded between micro-batches in stages 2 and 3**: a forward pass holds at least 1.25 times the rank's
+share.
   Accumulated shards are one share; ``no_sync`` keeps everything until the last micro-batch.
 - the same, **growing** from one micro-batch's forward to the next (replicas that are never reduced).
 
-DDP's gradient views of its buckets are exempt: their memory remains. A forward must hold at least half of the
-step's gradients, so that a few late ones are not reported.
+DDP's gradient views of its buckets are exempt: their memory remains. A forward pass must hold at least half
+of the step's gradients, so a few late gradients are not reported.
 
 The upper bound of the saving is limited by phases that need gradients (the optimizer's). How much the
 gradients of the backward pass then grow is unknown, so the lower bound is 0.
@@ -83,7 +84,7 @@ CAUSE = Cause(
 
 @CAUSE.detect
 def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Untested | None:
-    """Return a signal if gradients are needlessly alive in a forward."""
+    """Return a signal if gradients are needlessly alive in a forward pass."""
     largest = find_largest_rank(analysis)
     if largest is None or not largest.phases:
         return None  # a recording has phases; an imported file has none, and nobody can add them

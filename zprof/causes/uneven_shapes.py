@@ -1,6 +1,6 @@
 """ZP417: shapes do not divide evenly, so padding is sent or one rank has more to compute.
 
-Two cases. The more expensive one is reported, if it costs at least 2 % of the step.
+Two cases. The more expensive case is reported if it costs at least 2 % of the step.
 
 *Padding* (:mod:`zprof.step.needless_bytes`), from the elements that one rank reduces and the elements of the
 model. At least 1 % of the sent elements must be padding (high; medium, and only with kernels that pad, if a

@@ -147,7 +147,7 @@ def _list_full_reductions(gathered: float, reduced: float, spared_ns: float) -> 
 
 @CAUSE.edit
 def hide(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Return the steps in which the next forward hides the gathers."""
+    """Return the steps in which the next forward pass hides the gathers."""
     return hide_closing_gathers(analysis, graph)
 
 

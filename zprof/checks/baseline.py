@@ -458,7 +458,7 @@ def _list_bound_figures(name: str, bounds: Sequence[str]) -> Iterator[tuple[str,
 
 
 def _list_missing_figures(name: str, ranks: Sequence[int]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield all missing ranks without shortening, so that the figure changes with each rank."""
+    """Yield all missing ranks without shortening, so the figure changes with each rank."""
     if ranks:
         shown = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
         yield f"{name}, {_WITHOUT}", ("text", shown)

@@ -79,7 +79,7 @@ def has_colour() -> bool:
 
 
 def get_columns() -> int | None:
-    """Return the width of the terminal, or in a pipe the value of COLUMNS; None if neither is known."""
+    """Return the terminal width, or in a pipe the value of COLUMNS; None if neither is known."""
     if is_terminal():
         return get_terminal_columns()
     stated = os.environ.get("COLUMNS", "")[:_MAX_DIGITS]

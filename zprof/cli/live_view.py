@@ -45,7 +45,7 @@ def find_display_obstacle(environment: Mapping[str, str] | None = None) -> str:
 
 
 def should_show_live(requested: bool, run: Path) -> bool:
-    """Return True if the view was requested and can be shown; else print a note if it was requested."""
+    """Return True if the view was requested and can be shown; print a note if it cannot be shown."""
     if not requested:
         return False
     obstacle = find_display_obstacle()

@@ -167,7 +167,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # the overloads of typeshed, in one signature
         self, args: Any = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse the arguments; raise for unknown ones already here, where known ones can be suggested."""
+        """Parse the arguments; reject unknown ones here, where similar known ones can be suggested."""
         words: list[str] = list(args or ())
         try:
             parsed, extra = super().parse_known_args(words, namespace)

@@ -148,7 +148,7 @@ def check_limits(arguments: argparse.Namespace) -> None:
 
 
 def write_files(job: Job, folder: Path) -> None:
-    """Write traces and truth. A failure leaves nothing: without truth.json a simulation is not replaced."""
+    """Write traces and truth; a failure leaves nothing: only a folder with truth.json can be replaced."""
     from zprof.simulator.ground_truth import write_job
 
     is_new = not folder.exists()

@@ -234,7 +234,7 @@ def find_unexplained_loss(
 
 
 def _find_start_up_ns(terms: Mapping[str, int], steps: Sequence[StepTime]) -> dict[str, int]:
-    """Return how much less each term would be without the first step; {} if fewer than two follow it."""
+    """Return how much smaller each term would be without the first step; {} with fewer than three steps."""
     first, later = steps[:1], steps[1:]
     if len(later) < _MIN_LATER_STEPS:
         return {}

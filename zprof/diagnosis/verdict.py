@@ -4,8 +4,8 @@
 - A run that ended early, or lost ranks, is never ok; the sentence starts with how it ended.
 - Without a baseline: ``risk`` if a finding above low confidence saves 3 % of the step (a loss that is larger
   than what all these explain comes first), ``ok`` if the decisive causes were tested and none costs as much,
-  or if less than a tenth of the step can be lost at all, else ``inconclusive``. So is a run of which a tenth
-  is exposed without a finding that explains it, or is not in the recording.
+  or if less than a tenth of the step can be lost at all, else ``inconclusive``. A run is also inconclusive if
+  a tenth of it is exposed without a finding that explains it, or is not in the recording.
 - Against a baseline: ``slower``, ``ok`` or ``inconclusive`` by the judgement of the step time
   (:func:`zprof.analysis.compare.judgement.judge_step_time`). A finding is the cause only if it costs at least
   a tenth of the change more than in the baseline, and if the terms that its saving is taken from grew by as
@@ -270,7 +270,7 @@ def _join_names(causes: Iterable[Cause]) -> str:
 
 
 def _max_lost_ratio(time: Time) -> float:
-    """Return the largest share of a rank's step in which it does not compute, whatever the reason."""
+    """Return the largest share of a rank's step without compute, for any reason."""
     lost = (*_EXPOSED, "idle_ns", "unexplained_ns")
     shares = (sum(int(getattr(rank, each)) for each in lost) / max(1, rank.wall_ns) for rank in time.per_rank)
     return max(shares, default=0.0)
@@ -564,7 +564,7 @@ def _describe_advice(case: Case, findings: Sequence[Finding]) -> str:
 
 
 def _describe_ending(case: Case) -> str:
-    """Return what the verdict does not cover: "rank 1 ended before the recording"; empty if nothing.
+    """Return what the verdict does not cover ("rank 1 ended before the recording"), or an empty string.
 
     A program that ended with a failed allocation is described by its memory at that moment; other programs by
     how their processes ended, if known.

@@ -90,12 +90,12 @@ class Shape(Struct, frozen=True, kw_only=True):
 class ModelUnit(Struct, frozen=True, kw_only=True):
     """Module that is gathered and reduced as a whole: a block, or the rest of the model.
 
-    All figures are per model-parallel rank and per micro-batch. ``encloses``: the root, whose forward starts
-    before and ends after all others. ``saved_bytes``: bytes that the forward pass saves for the backward
-    pass; ``checkpoint_bytes``: bytes that it saves if the unit is recomputed. ``frozen_elements``: the part
-    of ``elements`` that is not trained. ``active_elements``: the part that a token is multiplied with, if
-    there are experts; None means all. ``largest_gradient_elements``: size of the largest gradient of one
-    parameter. ``early_gradient_elements``: gradients of an enclosing unit that are produced before all
+    All figures are per model-parallel rank and per micro-batch. ``encloses``: the root, whose forward pass
+    starts before and ends after all others. ``saved_bytes``: bytes that the forward pass saves for the
+    backward pass; ``checkpoint_bytes``: bytes that it saves if the unit is recomputed. ``frozen_elements``:
+    the part of ``elements`` that is not trained. ``active_elements``: the part that a token is multiplied
+    with, if there are experts; None means all. ``largest_gradient_elements``: size of the largest gradient of
+    one parameter. ``early_gradient_elements``: gradients of an enclosing unit that are produced before all
     others. ``forward_work_bytes``, ``backward_work_bytes``: maximum of additional temporary buffers.
     ``forward_flop``: FLOPs of the forward pass.
     """

@@ -166,8 +166,8 @@ class RankMemory(Struct, frozen=True, kw_only=True):
 
     ``parts`` splits the same bytes by kind. ``basis_bytes`` gives the basis of the tenants and also sums to
     the peak; unless all bytes are ``tagged``, an output that shows the split must mark it. ``upper_bound`` is
-    true if frees may have been missed, so that the actual peak can be lower; ``lower_bound`` if allocations
-    may have been missed, so that it can be higher. Both can be true. ``unknown``: tenants whose 0 is not a
+    true if frees may have been missed, so the actual peak can be lower; ``lower_bound`` if allocations may
+    have been missed, so it can be higher. Both can be true. ``unknown``: tenants whose 0 is not a
     measurement, because nothing in the history was attributed to them. ``tenant_peaks``: the own maximum of
     each tenant (and ``untagged``) in the window; these have no meaningful sum.
     ``program_buffers_peak_bytes``: the maximum of the communication buffers without the collective backend's

@@ -49,7 +49,7 @@ class Change(Struct, frozen=True, kw_only=True):
 class PredictedFigure(Struct, frozen=True, kw_only=True):
     """One figure: measured in the run, modelled for the same run, and predicted for the changed one.
 
-    ``error_ratio``: modelled / measured - 1, on the run that the model was fitted to; None if it is not
+    ``error_ratio``: modelled / measured - 1, on the run to which the model was fitted; None if it is not
     meaningful. ``low``, ``high``: range of the prediction. The unit is the suffix of the name: ``_ns`` or
     ``_bytes``.
     """

@@ -182,7 +182,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 class RunFacts(Struct, frozen=True, kw_only=True):
     """Facts about the recording.
 
-    ``modelled`` lists what was simulated in the run (a link, compute time), so that outputs mark simulated
+    ``modelled`` lists what was simulated in the run (a link, compute time), so outputs can mark simulated
     figures. ``steps`` are the steps of the time window, ``memory_steps`` the steps of the memory window.
     ``settings`` are the engine options that could be read.
     """
@@ -269,11 +269,11 @@ class Comparison(Struct, frozen=True, kw_only=True):
 class Report(Struct, frozen=True, kw_only=True):
     """Everything that zprof reports about one run.
 
-    ``unclaimed``: lost time per mean step that no finding explains, by ledger term, on one rank so that the
-    terms add up. ``unclaimed_rank`` is that rank, the one with the largest unexplained loss. ``outlook``:
-    predicted effect of single changes; None if it was not requested or nothing is predicted. ``hang``: what a
-    stuck job waits for; None if the run has no flight recorder. ``endings``: how the ranks of a failed job
-    ended, the first end first.
+    ``unclaimed``: lost time per mean step that no finding explains, by ledger term, on one rank, so the terms
+    add up. ``unclaimed_rank`` is that rank, the one with the largest unexplained loss. ``outlook``: predicted
+    effect of single changes; None if it was not requested or nothing is predicted. ``hang``: what a stuck job
+    waits for; None if the run has no flight recorder. ``endings``: how the ranks of a failed job ended, the
+    first end first.
     """
 
     schema: str = REPORT_SCHEMA

@@ -96,7 +96,7 @@ class Window(Struct, frozen=True, kw_only=True):
 
 
 class RankTime(Struct, frozen=True, kw_only=True):
-    """Step ledger of one rank: means over the steps of the window, so that the terms sum.
+    """Step ledger of one rank: means over the steps of the window, so the terms add up.
 
     wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained. ``overlapped_ns``
     is the hidden part of ``collective_ns``: collective = overlapped + exposed_wait + exposed_transfer.

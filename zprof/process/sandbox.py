@@ -147,7 +147,7 @@ def apply_limits(limits: Limits) -> None:
 
 
 def read_lines(path: Path, max_bytes: int) -> list[bytes]:
-    """Return the lines that a child wrote, up to a size; none if there is no file."""
+    """Return the lines that a child wrote, up to a size limit; empty without a file."""
     try:
         with path.open("rb") as file:
             return file.read(max_bytes).splitlines()

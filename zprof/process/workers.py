@@ -146,7 +146,7 @@ class ProcessWorkers(Generic[_State]):
         self.close()
 
     def close(self) -> None:
-        """End the processes, whatever they are doing."""
+        """End the processes, even if they are busy."""
         for process in self._processes:
             process.kill()
         for process in self._processes:

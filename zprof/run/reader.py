@@ -181,7 +181,7 @@ class Run:
         return as_frame(self.table(rank, name, columns))
 
     def last_step(self, rank: int) -> int | None:
-        """Return the last finished step of a rank, even if it was killed; None if there is none."""
+        """Return the last finished step of a rank, even if it was killed; None without steps."""
         for line in read_last_lines(rank_folder(self.path, rank) / STEPS_NAME):
             try:
                 return int(json.loads(line)["step"])

@@ -52,13 +52,13 @@ def find_code_owner(path: str) -> CodeOwner:
 
 
 def find_user_frame(stack: Iterable[str], folder: str = "") -> SourceLocation | None:
-    """Return the innermost frame of the user's code in a stack, given as strings; None if there is none."""
+    """Return the innermost frame of the user's code in a stack of strings, or None."""
     locations = (parse_frame(text, _FRAME, folder) for text in stack)
     return next((location for location in locations if location is not None), None)
 
 
 def parse_profiler_call(name: str, folder: str = "") -> SourceLocation | None:
-    """Return the function of a ``python_function`` event; None if it belongs to a library or has no file."""
+    """Return the function of a ``python_function`` event; None if a library's or without a file."""
     return parse_frame(name, _CALL, folder)
 
 
@@ -71,7 +71,7 @@ def parse_frame(text: str, pattern: re.Pattern[str], folder: str) -> SourceLocat
 
 
 def make_user_location(file: str, line: int, function: str, folder: str = "") -> SourceLocation | None:
-    """Return the location of a frame, relative to ``folder``; None if it belongs to a library."""
+    """Return the location of a frame, relative to ``folder``; None for frames of libraries."""
     path = file.replace("\\", "/")
     base = folder.replace("\\", "/").rstrip("/")
     inside = bool(base) and path.startswith(f"{base}/")

@@ -140,7 +140,7 @@ class Pace:
 
     ``gpu``, ``host``, ``attention``: factors of the times of its kernels, its host and its attention kernels
     (longer sequences).  ``link``: share of the link's bandwidth.  ``data_ns``: additional time per step for
-    data. ``stall_ns``: a stall of the host in each step, before the forward of block ``stall_block``.
+    data. ``stall_ns``: a stall of the host in each step, before the forward pass of block ``stall_block``.
     ``retries``: allocator retries in each place; None for those of the job.
     """
 
