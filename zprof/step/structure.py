@@ -37,14 +37,15 @@ REDUCING_KINDS = frozenset(
 _MIN_KERNELS, _MIN_BLOCKS = 3, 2
 #: Maximum period, in kernels.
 _MAX_KERNELS = 400
-#: A shorter period that repeats for nearly as long is the block; the longer one spans several blocks.
+#: A shorter period that repeats for nearly as long is the block; the longer period spans several blocks.
 _NEARLY_RATIO = 0.9
 #: A section that covers a smaller share of the kernels of a micro-batch is not a pass.
 _PASS_RATIO = 0.1
 _MAX_MICRO_BATCHES = 64
 #: A repeat of this many first kernels marks the start of a micro-batch.
 _OPENING_KERNELS = 4
-#: Micro-batches differ only by gradient accumulation: minimum length of the shortest relative to the longest.
+#: Minimum length of the shortest micro-batch relative to the longest: they differ only by gradient
+#: accumulation.
 _SIMILAR_RATIO = 0.5
 _MAX_PASSES = 2
 _COPY_PREFIXES = ("Memcpy", "Memset")
@@ -52,7 +53,7 @@ _GATHER = CollectiveKind.ALL_GATHER.value
 
 
 def are_ordering_calls(tasks: RankTasks) -> Bools:
-    """Return a mask of the calls that only order a collective after other work, or delay it."""
+    """Return a mask of the calls that only order a collective after other work or delay it."""
     return tasks.name.match(_ORDERING_CALLS.fullmatch) & (np.isnan(tasks.work[:, 0]))
 
 
@@ -67,10 +68,10 @@ def find_main_stream(tasks: RankTasks, is_collective: Bools) -> int:
 
 
 def find_copies_in(tasks: RankTasks, collective: Int64s, compute_stream: int) -> Int64s:
-    """Return for each collective the task that fills its buffer, ``NONE`` if there is none.
+    """Return, for each collective, the task that fills its buffer, ``NONE`` if there is none.
 
-    This is the work launched right before the collective on a stream other than the compute stream, with
-    only event calls between the two launches.
+    This is the work launched right before the collective on a stream other than the compute stream, with only
+    event calls in between.
     """
     orders = are_ordering_calls(tasks).tolist()
     found = np.full(len(tasks), NONE, dtype=np.int64)
@@ -89,7 +90,7 @@ def find_copies_in(tasks: RankTasks, collective: Int64s, compute_stream: int) ->
 def find_work_behind(
     tasks: RankTasks, collective: Int64s, reductions: Sequence[int], compute_stream: int
 ) -> Int64s:
-    """Return for each reduction the task that finishes it, ``NONE`` if there is none.
+    """Return, for each reduction, the task that finishes it, ``NONE`` if there is none.
 
     This is the next work launched by the same thread, if it does not run on the compute stream.
     """
@@ -109,12 +110,12 @@ def find_work_behind(
 def find_copies_out(
     tasks: RankTasks, gathers: Sequence[int], copies: Collection[str], stream: int, units: Texts
 ) -> Int64s:
-    """Return for each gather the copy out of its buffer, ``NONE`` if there is none.
+    """Return, for each gather, the copy out of its buffer, ``NONE`` if there is none.
 
-    Gathers and copies visit the units in the same order. A unit may be gathered in several pieces with
-    one copy. Pieces of a unit are consecutive gathers that share a name in ``units`` (by row), or that have
-    no compute launched between them, or that come in the same number for each unit. The first grouping that
-    the recording confirms is used.
+    Gathers and copies visit units in the same order. A unit may be gathered in several pieces with one copy.
+    A unit's pieces are consecutive gathers that share a name in ``units`` (by row), or have no compute
+    launched in between, or are equally many for each unit. The first grouping confirmed by the recording is
+    used.
     """
     found = np.full(len(tasks), NONE, dtype=np.int64)
     computes = (tasks.stream == stream) & ~np.isnan(tasks.work[:, 0])
@@ -149,11 +150,11 @@ def _group_consecutive(gathers: Sequence[int], key: Callable[[int], object]) -> 
 def find_gather_consumers(
     tasks: RankTasks, gathers: Sequence[int], copy_out: Int64s, compute_stream: int
 ) -> dict[int, tuple[int, ...]]:
-    """Return the gathers that each compute task waits for, by compute task.
+    """Return the gathers that compute tasks wait for, by compute task.
 
-    The consumer of a gather is its copy out if that is known. Otherwise it is the first compute launched
-    after the next ``ahead`` gathers, for the smallest ``ahead`` at which almost no consumer started before
-    its gather ended.
+    A gather's consumer is its copy out, if known. Otherwise it is the first compute launched after the next
+    ``ahead`` gathers, for the smallest ``ahead`` with almost no consumer that started before its gather
+    ended.
     """
     known = [(int(copy_out[at]), at) for at in gathers if copy_out[at] != NONE]
     if known:
@@ -177,11 +178,11 @@ def find_gather_consumers(
 def find_reduction_consumers(
     tasks: RankTasks, reductions: Sequence[int], compute_stream: int
 ) -> dict[int, tuple[int, ...]]:
-    """Return the reductions that each compute task waits for, by compute task.
+    """Return the reductions that compute tasks wait for, by compute task.
 
-    A backward ends with a wait for its reductions: the next compute that another thread launches follows the
-    last reduction. In FSDP2, compute also waits for the buffer of a reduction: before a unit's gradients are
-    packed, their stream waits for the reduction of the previous unit.
+    A backward pass ends with a wait for its reductions: the next compute launched by another thread follows
+    the last reduction. In FSDP2, compute also waits for a reduction's buffer: before a unit's gradients are
+    packed, their stream waits for the previous unit's reduction.
     """
     compute = np.flatnonzero((tasks.stream == compute_stream) & ~np.isnan(tasks.work[:, 0]))
     place = np.searchsorted(compute, np.array(reductions, dtype=np.int64), side="right").tolist()
@@ -203,13 +204,13 @@ def find_reduction_consumers(
 def find_closing_gathers(
     tasks: RankTasks, gathers: Sequence[int], reductions: Sequence[int]
 ) -> frozenset[int]:
-    """Return the gathers launched after the last reduction of their step, which gather updated parameters."""
+    """Return the gathers launched after their step's last reduction, which gather updated parameters."""
     last = {int(tasks.step[at]): at for at in reductions}
     return frozenset(at for at in gathers if at > last.get(int(tasks.step[at]), len(tasks)))
 
 
 def select_kinds(tasks: RankTasks, kinds: Texts, chosen: Collection[str]) -> list[int]:
-    """Return the tasks that are collectives of the chosen kinds."""
+    """Return the collective tasks of the chosen kinds."""
     places = np.flatnonzero(tasks.row != NONE)
     rows = zip(places.tolist(), tasks.row[places].tolist(), strict=True)
     return [at for at, row in rows if kinds[row] in chosen]
@@ -248,9 +249,9 @@ def is_compute(rank: RankGraph, copies: Collection[str]) -> Bools:
 
 
 def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
-    """Return the number of the block pass of each task, ``NONE`` outside of blocks.
+    """Return each task's block pass number, ``NONE`` outside blocks.
 
-    Numbers increase along the tasks. A block has a separate number for each pass.
+    Numbers increase along the tasks; a block has a separate number for each pass.
     """
     found = np.full(len(rank.tasks), NONE, dtype=np.int64)
     kernels, codes = _number_kernels(rank, copies)
@@ -274,13 +275,13 @@ def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
 
 
 def _number_kernels(rank: RankGraph, copies: Collection[str]) -> tuple[Int64s, Int64s]:
-    """Return the indices of the compute kernels, and a code for the name of each."""
+    """Return the indices of the compute kernels, and a code for each name."""
     kernels = np.flatnonzero(is_compute(rank, copies))
     return kernels, rank.tasks.kernel.codes[kernels]
 
 
 def count_blocks(rank: RankGraph, copies: Collection[str]) -> int:
-    """Return the number of blocks of a pass over the model, 0 if its kernels do not repeat."""
+    """Return the number of blocks in a pass over the model, 0 if its kernels do not repeat."""
     kernels, codes = _number_kernels(rank, copies)
     last = codes[step_places(rank)[kernels] == step_places(rank)[-1]]
     passes = [each for piece in _split_micro_batches(last) for each in _find_passes(last[piece])]
@@ -301,10 +302,10 @@ def _split_micro_batches(codes: Int64s) -> list[Int64s]:
 
 
 def _find_passes(codes: Int64s) -> list[tuple[int, int, int]]:
-    """Return for each pass of a micro-batch, in order: start, kernels per block and number of blocks.
+    """Return start, kernels per block and number of blocks of each pass of a micro-batch, in order.
 
-    The end of a pass can look like the start of one more block, and the start of a backward like the end of
-    one. Therefore the blocks of the first pass are counted from its start, and of the second from its end.
+    The end of a pass can look like the start of another block, and the start of a backward pass like the end
+    of a block. So the first pass's blocks are counted from its start, the second's from its end.
     """
     found: list[tuple[int, int, int]] = []
     is_free = np.ones(len(codes), dtype=np.bool_)
@@ -325,7 +326,7 @@ def _find_passes(codes: Int64s) -> list[tuple[int, int, int]]:
 def _find_longest_repeat(codes: Int64s, is_free: Bools) -> tuple[int, int, int] | None:
     """Return the start, length and minimum period of the longest repeating section, None if there is none."""
     longest: tuple[int, int, int] | None = None
-    # a kernel that is not free equals no other; small numbers compare several times as fast
+    # a kernel that is not free equals no other; small numbers compare several times faster
     codes = np.where(is_free, codes, -1 - np.arange(len(codes))).astype(np.int32)
     min_length, longest_length = _PASS_RATIO * len(codes), 0
     for period in range(_MIN_KERNELS, min(_MAX_KERNELS, len(codes) // _MIN_BLOCKS) + 1):
@@ -346,17 +347,16 @@ def _find_longest_repeat(codes: Int64s, is_free: Bools) -> tuple[int, int, int] 
 
 
 class RankMessages(Struct, frozen=True, kw_only=True):
-    """The collectives of one rank in host order.
+    """One rank's collectives in host order.
 
     Attributes:
-        at: The task of each collective.
-        kind: The kind of each collective; ``group`` is its communicator.
-        block: The block pass of each collective, ``NONE`` outside of blocks.
-        unit: The unit of each collective; gathers and other kinds are numbered separately. Gathers launched
-            in a row that the same compute needs are pieces of one unit, as are reductions launched in a row.
+        at: Each collective's task. kind: Each collective's kind; ``group``: its communicator. block: Each
+        collective's block pass, ``NONE`` outside blocks. unit: Each collective's unit; gathers and other
+        kinds are numbered separately. Consecutive gathers needed by the same compute are pieces of one unit,
+        as are consecutive reductions.
         ahead: Number of earlier units that are not needed yet when this gather is launched; else 0.
         needed: The first compute task that needs each gather.
-        blocks: The block pass of each task of the rank, including compute.
+        blocks: The block pass of each of the rank's tasks, including compute.
     """
 
     at: Int64s
@@ -386,18 +386,18 @@ class RankMessages(Struct, frozen=True, kw_only=True):
 
     @property
     def gathers_per_block(self) -> float:
-        """Median number of gathers per block pass, pieces of units included; 0.0 if none."""
+        """Median number of gathers per block pass, including pieces of units; 0.0 if none."""
         blocks = self.block[self.gathers]
         counts = np.unique(blocks[blocks != NONE], return_counts=True)[1]
         return float(np.median(counts)) if len(counts) else 0.0
 
 
 def read_messages(rank: RankGraph, kinds: Texts, groups: Texts, copies: Collection[str]) -> RankMessages:
-    """Return the collectives of a rank with their blocks.
+    """Return a rank's collectives with their blocks.
 
     Args:
         rank: The rank.
-        kinds: The kind of each row of the analysis' collectives.
+        kinds: The kind of each row in the analysis' collectives.
         groups: The communicator of each row.
         copies: Names of kernels that only copy into and out of communication buffers.
     """
@@ -427,7 +427,7 @@ def read_messages(rank: RankGraph, kinds: Texts, groups: Texts, copies: Collecti
 
 
 def _count_units_ahead(at: Int64s, gathers: Bools, needed: Int64s, unit: Int64s) -> Int64s:
-    """Return the number of gathered units between the one in use at each launch and its own."""
+    """Return, for each launch, the number of gathered units between the unit in use and its own."""
     units = unit[gathers]
     if not len(units):
         return np.zeros(len(at), dtype=np.int64)
@@ -436,10 +436,10 @@ def _count_units_ahead(at: Int64s, gathers: Bools, needed: Int64s, unit: Int64s)
 
 
 def _first_needed_by(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int64s) -> Int64s:
-    """Return the first compute task that needs each collective: the first that waits, else the next.
+    """Return the first compute task that needs each collective: the first waiter, else the next compute.
 
-    A gather without a waiter is a piece of the next one if no compute is launched between them: whoever waits
-    for the last piece on a stream waits for all.
+    A gather without a waiter is a piece of the next gather if no compute is launched in between: a wait for
+    the last piece on a stream is a wait for all.
     """
     waiter: dict[int, int] = {}
     chosen = set(at[gathers].tolist())
@@ -462,7 +462,7 @@ def _first_needed_by(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int
 
 
 class PartnerCopies:
-    """The copies that belong to collectives: into the buffer before, and out of it after."""
+    """Copies that belong to collectives: into the buffer before, and out of the buffer after."""
 
     def __init__(self, rank: RankGraph, gathers: Int64s, copies: Collection[str]) -> None:
         stream = main_stream_of_rank(rank)
@@ -493,7 +493,7 @@ class PartnerCopies:
 
 
 def _pair_copies_out(rank: RankGraph, copies: Bools, gathers: Int64s) -> dict[int, int]:
-    """Return the copy out of each gather's buffer; paired in order if their numbers are equal."""
+    """Return the copy out of each gather's buffer, paired in order if there are equally many."""
     chosen = set(gathers.tolist())
     waiting = [task for task in np.flatnonzero(copies).tolist() if chosen & set(rank.waits_on[task])]
     names = {rank.tasks.kernel[task] for task in waiting}
@@ -505,12 +505,12 @@ def _pair_copies_out(rank: RankGraph, copies: Bools, gathers: Int64s) -> dict[in
 
 
 def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float | None:
-    """Return the share of the gathers in ``rows`` that depend on the last compute before their use.
+    """Return the share of gathers in ``rows`` that depend on the last compute before their use.
 
-    The dependencies of a gather are followed back, through its stream and its waits, to compute kernels. A
-    gather is late if one of them is the last before the kernel that needs it, so that no compute can hide it.
-    Prefetched gathers depend on earlier kernels. The first gathers of a step do not count; None if there are
-    no others.
+    A gather's dependencies are followed back, through its stream and its waits, to compute kernels. A gather
+    is late if it depends on the last kernel before the one that needs it, so no compute can hide it.
+    Prefetched gathers depend on earlier kernels. A step's first gathers do not count; None without other
+    gathers.
     """
     chosen = frozenset(rows)
     late = count = 0
@@ -519,7 +519,7 @@ def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float | None:
         users = _first_users(rank, gathers)
         on_compute = rank.stream == main_stream_of_rank(rank)
         worked_ns = np.cumsum(np.where(on_compute, rank.work_ns, 0.0))
-        # The compute time that must pass before each task, by its waits and its stream; -1 if none.
+        # The compute time that must pass before each task, given its waits and its stream; -1 if none.
         needed_ns = np.where(on_compute & (rank.stream != NONE), worked_ns, -1.0).tolist()
         last: dict[int, int] = {}
         for at in np.flatnonzero((rank.stream != NONE) & ~on_compute).tolist():
@@ -538,7 +538,7 @@ def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float | None:
 
 
 def held_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
-    """Return the share of the gathers in ``rows`` that started just as an unrelated kernel ended."""
+    """Return the share of gathers in ``rows`` that started just as an unrelated kernel ended."""
     chosen = frozenset(rows)
     count = sum(row in chosen for rank in graph.ranks for row in rank.tasks.row.tolist())
     held = sum(int(rank.tasks.row[at]) in chosen for rank in graph.ranks for at in rank.held)

@@ -1,7 +1,7 @@
-"""A measured step as tasks: what each rank's host calls, the work that it launches, and what both wait for.
+"""A measured step as tasks: each rank's host calls, the work that they launch, and what both wait for.
 
-A task is one call of the host, with the work that it launched, if any. Times are nanoseconds on the common
-clock, counted from the start of the first replayed step.
+A task is one host call with the work that it launched, if any. Times are nanoseconds on the common clock
+since the start of the first replayed step.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -20,12 +20,12 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 NONE = -1
-#: Operations of a communicator that overlap by less than this still count as sequential.
+#: A communicator's operations that overlap by less than this still count as sequential.
 _OVERLAP_NS = 4_000.0
 
 
 class RankTasks(Struct, frozen=True, kw_only=True):
-    """The tasks of one rank in host order. All arrays have one entry per task.
+    """One rank's tasks in host order. All arrays have one entry per task.
 
     Attributes:
         call: Start and end of the call. ``thread``, ``name`` and ``blocks`` (True if the call can block the
@@ -68,26 +68,22 @@ class RankTasks(Struct, frozen=True, kw_only=True):
 
 
 class RankGraph(Struct, frozen=True, kw_only=True):
-    """The tasks of one rank with the cost and the dependencies of each; one entry per task.
+    """One rank's tasks with their costs and dependencies; one entry per task.
 
     Attributes:
-        gap_ns: Host time between the previous call and this one.
-        call_ns: Duration of the call, excluding blocked time.
-        blocks_on: The task whose work the call blocks on, ``NONE`` if none. ``returns_ns`` is the time from
-            the end of that work to the return of the call.
-        stream: The stream of the work, ``NONE`` without work. ``work_ns`` is its duration.
-        waits_on: Tasks of other streams that this work waits for.
-        held: Collectives that started just as a kernel of another stream ended although they cannot depend on
-            it: the kernel was launched later, or other collectives of the stream were launched before them as
-            well.
-        lag_ns: Delay before the work starts although all its inputs are ready.
-        collective: The instance of the collective, ``NONE`` for other work.
-        copy_in: For collectives, the task that fills their buffer. ``copy_out`` is the one that empties the
-            buffer or finishes its content. ``NONE`` if there is none.
+        gap_ns: Host time between the previous call and this one. call_ns: Duration of the call, excluding
+        blocked time. blocks_on: The task whose work the call blocks on, ``NONE`` if none. ``returns_ns``:
+        time from the end of that work to the call's return. stream: The stream of the work, ``NONE`` without
+        work. ``work_ns`` is its duration. waits_on: Tasks of other streams that this work waits for. held:
+        Collectives that started just as a kernel on another stream ended, although they cannot depend on it:
+        the kernel was launched later, or other collectives on the stream were launched before them, too.
+        lag_ns: Delay before the work starts with all inputs ready. collective: The instance of the
+        collective, ``NONE`` for other work. copy_in: For collectives, the task that fills the buffer.
+        ``copy_out``: the task that empties the buffer or finishes its content. ``NONE`` if there is none.
         first_step: The number of the first replayed step.
         begin_ns: Start of the first replayed step on the device; ``host_begin_ns`` on the host.
-        tail_ns: Host time after its last call.
-        pick_up_ns: Time from the start of a launch to the start of its work if nothing delays it.
+        tail_ns: Host time after the last call.
+        pick_up_ns: Time from the start of a launch to the start of its undelayed work.
     """
 
     tasks: RankTasks
@@ -111,17 +107,17 @@ class RankGraph(Struct, frozen=True, kw_only=True):
 
 
 class Graph(Struct, frozen=True, kw_only=True):
-    """The ranks of a run and the collectives that they share.
+    """A run's ranks and their shared collectives.
 
     Attributes:
         transfer_ns: Time from the arrival of the last rank to the end, per collective instance.
         members: Number of ranks that take part in each instance.
-        lane: The communicator of each instance if that runs one operation at a time, else ``NONE``.
+        lane: Each instance's communicator if it runs one operation at a time, else ``NONE``.
         measured_ns: Recorded end of each step on each rank: an array of [rank, step].
         steps: Number of replayed steps.
         origin_ns: Time origin on the common clock.
-        lost: Share of its rate that a communicator loses to concurrent ones, by ``lane``.
-        has_start: True if the recording started in the first of these steps.
+        lost: Share of its rate that a communicator loses to concurrent communicators, by ``lane``.
+        has_start: True if the recording started in the first replayed step.
         has_kernels: True if the tasks are a device's kernels, False if they are spans of a thread.
     """
 
@@ -138,12 +134,14 @@ class Graph(Struct, frozen=True, kw_only=True):
 
 
 def step_places(rank: RankGraph) -> Int64s:
-    """Return the index of each task's step among the replayed steps; it never decreases along the tasks."""
+    """Return the index of each task's step among the replayed steps; indices never decrease along the
+    tasks.
+    """
     return np.maximum.accumulate(rank.tasks.step - rank.first_step)
 
 
 def mark_rows(rank: RankGraph, rows: Set[int]) -> Bools:
-    """Return a mask of the collectives with these rows, which may be those of all ranks."""
+    """Return a mask of the collectives with these rows, which may belong to any rank."""
     at = np.flatnonzero(rank.collective != NONE)
     found = np.zeros(len(rank.tasks), dtype=np.bool_)
     found[at] = [row in rows for row in rank.tasks.row[at].tolist()]
@@ -151,10 +149,10 @@ def mark_rows(rank: RankGraph, rows: Set[int]) -> Bools:
 
 
 class SharedCollectives(Struct, frozen=True, kw_only=True):
-    """The collectives of all ranks; ``numbers``: the instance of each task, ``NONE`` for other tasks.
+    """All ranks' collectives; ``numbers``: each task's instance, ``NONE`` for other tasks.
 
-    The other arrays have an entry per instance: when its last rank arrived, the time from then to its first
-    end, the number of its ranks, and its communicator if that runs one operation at a time, else ``NONE``.
+    The other arrays have one entry per instance: arrival of its last rank, time from then to its first end,
+    number of ranks, and its communicator if it runs one operation at a time, else ``NONE``.
     """
 
     numbers: tuple[Int64s, ...]
@@ -165,7 +163,7 @@ class SharedCollectives(Struct, frozen=True, kw_only=True):
 
 
 def match_collectives(tasks: Sequence[RankTasks], rows: Columns, *, apart: bool) -> SharedCollectives:
-    """Number the instances of the ranks' collectives; with ``apart`` each rank has its own."""
+    """Number the instances of the ranks' collectives; with ``apart``, each rank has its own instances."""
     instances = rows.ints("instance").tolist()
     known: dict[tuple[int, int], int] = {}
     numbers = []
@@ -206,7 +204,7 @@ def _is_sequential(tasks: Sequence[RankTasks], numbers: Sequence[Int64s], is_min
 
 
 def merge_orders(orders: Iterable[Sequence[int]]) -> list[int] | None:
-    """Return all numbers in an order that agrees with all of these, None if they contradict each other."""
+    """Merge orders into one that agrees with all of them, None if they contradict each other."""
     distinct = {tuple(order): None for order in orders if len(order)}
     if len(distinct) <= 1:
         return [number for order in distinct for number in order]
@@ -222,10 +220,10 @@ def merge_orders(orders: Iterable[Sequence[int]]) -> list[int] | None:
 
 
 def lower_median(rows: Floats) -> Floats:
-    """Return the median of each column, the lower one if the number of rows is even."""
+    """Return each column's median, the lower median for an even number of rows."""
     return np.sort(rows, axis=0)[(len(rows) - 1) // 2]
 
 
 def own_work_ns(rank: RankGraph) -> Floats:
-    """Return the run time of each piece of work that is not a collective, else 0."""
+    """Return each task's work time, 0 for collectives."""
     return np.where(rank.collective == NONE, rank.work_ns, 0.0)

@@ -1,12 +1,13 @@
-"""Find who shards, which messages carry the model, and what they cost per step; read once per analysis.
+"""Find the sharding groups, the messages that carry the model, and their cost per step; read once per
+analysis.
 
-Each rank's sharding group is the one that moves the most bytes by all_gather; by reduce_scatter if no rank
-of the run gathers, and by all_reduce if none does either. A message carries a part of the model if it is
-larger than 1/1024 of the largest one of its direction (gathers or reductions): norms, losses and flags are
-not. All_gathers that move next to nothing beside the reductions are flags, and all_reduces that all stay
-below 1 KiB are scalars: neither makes a group a sharding one.
+Each rank's sharding group is the group that moves the most bytes by all_gather; by reduce_scatter if no rank
+gathers, and by all_reduce if none reduce-scatters. A message carries a part of the model if it is larger than
+1/1024 of the largest message in its direction (gathers or reductions), unlike norms, losses and flags.
+All_gathers that are tiny compared with the reductions are flags, and all_reduces that all stay below 1 KiB
+are scalars: neither makes a group a sharding group.
 
-How these messages are the passes of units, and in which order, is in :mod:`zprof.step.units`.
+The units and their order are derived from these messages in :mod:`zprof.step.units`.
 """
 
 import numpy as np
@@ -20,25 +21,25 @@ from zprof.step.links import estimate_kind_latency_ns, measure_transfers
 
 GATHERS = (CollectiveKind.ALL_GATHER,)
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
-#: Messages up to this share of the largest one of their direction carry no part of the model.
+#: Messages up to this share of the largest message in their direction carry no part of the model.
 _SMALL_RATIO = 1 / 1024
-#: Gathers of fewer bytes than this share of the reductions' carry no parameters.
+#: Gathers with fewer bytes than this share of the reductions' bytes carry no parameters.
 _MIN_GATHERED_RATIO = 1 / 64
 _MIN_REDUCED_BYTES = 1024
 _HALF = ("bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _FULL = "float32"
 #: Minimum share of a direction's bytes to assign it a type: norms stay in float32 next to bfloat16.
 _MOSTLY_RATIO = 0.5
-#: Messages of a step that has one unit: one for the forward, one for the backward.
+#: Messages of a step with one unit: one for the forward, one for the backward pass.
 _MAX_ONE_UNIT_MESSAGES = 2
-#: Messages of at least this share of the largest one are large.
+#: Messages of at least this share of the largest message are large.
 _LARGE_RATIO = 0.5
 
 
 class Sharding(Struct, frozen=True, kw_only=True):
-    """The messages of each rank's sharding group that carry the model, as rows of the collectives.
+    """The model-carrying messages of each rank's sharding group, as collective rows.
 
-    ``reductions`` are of one kind, the one that moves the most bytes.
+    ``reductions`` have one kind, the kind that moves the most bytes.
     """
 
     gathers: Columns
@@ -46,7 +47,9 @@ class Sharding(Struct, frozen=True, kw_only=True):
 
 
 def find_sharding(analysis: RunAnalysis) -> Sharding:
-    """Return the messages of the sharding groups; both are empty without any, or without bytes."""
+    """Return the messages of the sharding groups; both tables are empty without such messages or without
+    bytes.
+    """
     return analysis.compute_once(_find_sharding)
 
 
@@ -79,10 +82,10 @@ def _find_sharding(analysis: RunAnalysis) -> Sharding:
 
 
 def select_large(rows: Columns) -> Columns:
-    """Return the rows of several ranks that are large enough to carry a part of the model.
+    """Return the multi-rank rows that are large enough to carry a part of the model.
 
-    Without recorded sizes the time of the transfer counts, beside the sum of a typical step: a single message
-    can be delayed, and even the smallest one takes the latency.
+    Without recorded sizes, transfer time is compared with the sum of a typical step: a single message can be
+    delayed, and even the smallest message takes the latency.
     """
     rows = rows.at(rows.ints("group_size") != 1)
     weights = weigh_rows(rows)
@@ -96,13 +99,13 @@ def select_large(rows: Columns) -> Columns:
 
 
 def weigh_rows(rows: Columns) -> Floats:
-    """Return the weight of rows: their bytes, or their transfer if no bytes were recorded."""
+    """Return the rows' weights: their bytes, or their transfer if no bytes were recorded."""
     known = bool((rows.ints("bytes") > 0).any())
     return rows.floats("bytes" if known else "transfer_ns")
 
 
 class Direction(Struct, frozen=True, kw_only=True):
-    """Gathers, or reductions: ``rows`` of the collectives' table."""
+    """Gathers or reductions: ``rows`` of the collective table."""
 
     rows: Columns
 
@@ -123,7 +126,7 @@ class Direction(Struct, frozen=True, kw_only=True):
 
     @property
     def types(self) -> str:
-        """Types of these rows, sorted by decreasing bytes."""
+        """Types of these rows, most bytes first."""
         if not len(self.rows):
             return ""
         types = self.rows.texts("dtype")
@@ -145,7 +148,7 @@ class ModelTraffic(Struct, frozen=True, kw_only=True):
 
 
 def read_model_traffic(analysis: RunAnalysis) -> ModelTraffic:
-    """Return the collectives of several ranks that are large enough to carry a part of the model."""
+    """Return the multi-rank collectives that are large enough to carry a part of the model."""
     return analysis.compute_once(_read_model_traffic)
 
 
@@ -158,13 +161,13 @@ def _read_model_traffic(analysis: RunAnalysis) -> ModelTraffic:
 
 
 def has_known_sizes(rows: Columns) -> bool:
-    """Return True if the recording has the bytes of more than 90 % of the collectives."""
+    """Return True if the recording has the sizes of more than 90 % of the collectives."""
     several = (rows.ints("group_size") != 1) & ~rows.texts("kind").equals(CollectiveKind.BARRIER.value)
     return bool(several.any()) and float((rows.ints("bytes")[several] > 0).mean()) > 0.9
 
 
 def count_elements(rows: Columns) -> float:
-    """Return the number of elements of all rows; bytes of unknown type count as floats of 4."""
+    """Return the number of elements in all rows; bytes of unknown type count as 4-byte floats."""
     types = rows.texts("dtype")
     sizes = np.array([*(BYTES_PER_ELEMENT.get(name, 4) for name in types.words), 4])[types.codes]
     return float((rows.ints("bytes") / sizes).sum())
@@ -173,8 +176,8 @@ def count_elements(rows: Columns) -> float:
 def surely_moving_ns(analysis: RunAnalysis) -> Floats:
     """Return a lower bound of each collective's transfer, in ns.
 
-    If ranks are missing, apparent transfer can be a wait. The fastest collective of the same kind and
-    size bounds it.
+    If ranks are missing, apparent transfer may be waiting. The fastest collective of the same kind and size
+    gives the bound.
     """
     rows = analysis.collectives
     seen = rows.floats("transfer_ns")
@@ -195,10 +198,11 @@ def are_mostly_bounds(rows: Columns) -> bool:
 
 
 class Messages(Struct, frozen=True, kw_only=True):
-    """Messages of one kind. ``count``, ``exposed_ns`` and ``launch_ns`` are per step, the others medians.
+    """Messages of one kind. ``count``, ``exposed_ns`` and ``launch_ns`` are per step, other values are
+    medians.
 
-    ``exposed_ns``: exposed transfer. ``launch_ns``: time that the main thread of a CPU rank spends on
-    launching them. ``latency_ns``: time of a zero-byte message, None if unknown.
+    ``exposed_ns``: exposed transfer. ``launch_ns``: time that a CPU rank's main thread spends on launching
+    them. ``latency_ns``: time of a zero-byte message, None if unknown.
     """
 
     kind: CollectiveKind
@@ -211,15 +215,17 @@ class Messages(Struct, frozen=True, kw_only=True):
     rows: Columns
 
     def sized(self, times: float) -> float:
-        """Return the time of a message with ``times`` the bytes; without a known latency all of it scales."""
+        """Return the time of a message with ``times`` the bytes; without a known latency, all of it
+        scales.
+        """
         latency = self.latency_ns or 0.0
         return latency + times * (self.each_ns - latency)
 
 
 class StepTraffic(Struct, frozen=True, kw_only=True):
-    """Gathers and reductions of a step.
+    """A step's gathers and reductions.
 
-    ``before``: gathers serve the passes; if False there are none, or they follow the update.
+    ``before``: gathers serve the passes; False if there are none or if they follow the update.
     """
 
     gathers: Messages | None
@@ -229,7 +235,7 @@ class StepTraffic(Struct, frozen=True, kw_only=True):
 
     @property
     def both(self) -> tuple[Messages, ...]:
-        """Gathers and reductions, as far as they exist."""
+        """Gathers and reductions, if any."""
         return tuple(messages for messages in (self.gathers, self.reduces) if messages)
 
     @property
@@ -239,7 +245,7 @@ class StepTraffic(Struct, frozen=True, kw_only=True):
 
     @property
     def launch_ns(self) -> float:
-        """Time per step that launching takes on the main thread of a CPU rank."""
+        """Launch time per step on a CPU rank's main thread."""
         return sum(messages.launch_ns for messages in self.both)
 
     @property
@@ -253,7 +259,7 @@ class StepTraffic(Struct, frozen=True, kw_only=True):
 
 
 def read_step_traffic(analysis: RunAnalysis) -> StepTraffic | None:
-    """Return the sharding's messages per step as means over ranks and steps, None if none was timed."""
+    """Return the sharding messages per step as means over ranks and steps, None if none was timed."""
     return analysis.compute_once(_read_step_traffic)
 
 
@@ -271,14 +277,14 @@ def _read_step_traffic(analysis: RunAnalysis) -> StepTraffic | None:
 
 
 def _first_launch(messages: Messages) -> float:
-    """Return when the first message of a step is launched: the median over ranks and steps, in ns."""
+    """Return the launch time of a step's first message: the median over ranks and steps, in ns."""
     rows = messages.rows
     starts = np.where(rows.known("launch_start_ns"), rows.ints("launch_start_ns"), rows.ints("start_ns"))
     return float(np.median(rows.group_by("rank", "step").min(starts)))
 
 
 def _measure_messages(analysis: RunAnalysis, rows: Columns) -> Messages | None:
-    """Return what messages of one kind cost, None if none was recorded on all of its ranks."""
+    """Return the cost of messages of one kind, None if none was recorded on all of its ranks."""
     times = measure_transfers(analysis, rows).floats("elapsed_ns")
     if not len(times):
         return None
@@ -302,20 +308,20 @@ def _measure_messages(analysis: RunAnalysis, rows: Columns) -> Messages | None:
 
 
 def is_one_message(messages: Messages, min_ratio: float) -> bool:
-    """Return True if one message carries more than this share of the bytes of a pass."""
+    """Return True if one message carries more than this share of a pass's bytes."""
     rows = messages.rows
     steps = rows.group_by("rank", "step")
     if float(np.median(steps.sizes)) > _MAX_ONE_UNIT_MESSAGES:
         return False
     unit, sizes = rows.texts("unit"), rows.ints("bytes")
-    # a message without a unit is one with the others of its size
+    # a message without a unit is grouped with others of its size
     once = Groups(steps.codes, unit.codes, np.where(unit.known, 0, sizes)).first
     passes = Groups(steps.codes[once])
     return float(np.median(passes.max(sizes[once]) / passes.sum(sizes[once]))) > min_ratio
 
 
 def measure_exposed_end_ratio(messages: Messages, *, first: bool) -> float:
-    """Return the exposed share of the first, or the last, large message of a step."""
+    """Return the exposed share of a step's first, or last, large message."""
     rows, sizes = messages.rows, messages.rows.ints("bytes")
     rows = rows.at(sizes >= sizes.max() * _LARGE_RATIO)
     steps = rows.group_by("rank", "step")

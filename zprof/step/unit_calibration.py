@@ -1,14 +1,14 @@
-"""Fit the model of a run: passes and their work, message costs, engine policy and link.
+"""Fit a run's model: passes and their work, message costs, engine policy and link.
 
 Pass boundaries are not always visible, so an interval between two known times may contain several passes. Its
-work is split by the median of each pass from the steps in which it was measured alone, or else by the median
-of passes of the same kind and size. The remainder goes to passes without a measurement, by bytes (a backward
-counts twice).
+work is split in proportion to each pass's median over the steps that measured it in isolation, or else to the
+median of passes of the same kind and size. The remainder goes to passes without a measurement, by bytes (a
+backward pass counts twice).
 
 A pass starts when the wait for its gather starts. If no wait was recorded, it starts when the gather after
 the prefetched gathers is launched (on a device: when that gather starts on an idle link), or when the thread
-resumes at the end of the pass's own gather. A backward ends when its reduction is launched. Between two
-instants, all time in which the thread neither waits for nor launches sharding messages counts as work.
+resumes at the end of the pass's own gather. A backward pass ends when its reduction is launched. Between
+known times, all time in which the thread neither waits for nor launches sharding messages counts as work.
 """
 
 import numpy as np
@@ -39,18 +39,18 @@ from zprof.step.units import (
     sort_by_launch,
 )
 
-#: Name of the reference engine in a run; how it gathers new parameters is known.
+#: Name of the reference engine in a run; its way of gathering new parameters is known.
 _REFERENCE_ENGINE = "reference"
 #: Units whose bytes differ by less than this share are assumed to take equal compute.
 _SAME_SIZE_RATIO = 0.1
-#: A thread that waited for a message resumes within this time after it.
+#: A thread waiting for a message resumes at most this long after the message ends.
 _MAX_RESUME_NS = 200_000
-#: A message that starts within this time after another one was queued behind it.
+#: A message that starts within this long of another's end was queued behind it.
 _QUEUED_NS = 3_000
 
 
 class CalibratedModel(Struct, frozen=True, kw_only=True):
-    """Fitted model of a run; ``alone`` counts the passes whose work was measured alone."""
+    """A run's fitted model; ``alone``: number of passes whose work was measured in isolation."""
 
     skeleton: StepPasses
     policy: EnginePolicy
@@ -62,7 +62,7 @@ class CalibratedModel(Struct, frozen=True, kw_only=True):
 
 
 class RankTraffic(Struct, frozen=True, kw_only=True):
-    """One rank's messages by launch, blocked intervals and steps; ``device`` is False for CPU ranks."""
+    """One rank's messages by launch, blocked intervals and steps; ``device``: False for CPU ranks."""
 
     rows: Columns
     blocked: Intervals
@@ -71,12 +71,12 @@ class RankTraffic(Struct, frozen=True, kw_only=True):
     device: bool
 
     def work_ns(self, start_ns: Int64s, end_ns: Int64s) -> Floats:
-        """Return the time between the instants during which the thread was not blocked."""
+        """Return the time between two moments in which the thread was not blocked."""
         return np.asarray((end_ns - start_ns) - covered(self.blocked, start_ns, end_ns), dtype=np.float64)
 
 
 def calibrate(analysis: RunAnalysis) -> CalibratedModel | Gap:
-    """Fit the model of a run; return a gap if the run does not record enough."""
+    """Fit a run's model; return a gap if the run does not record enough."""
     if analysis.run.world_size < 2:
         return make_gap("model_of_one_rank")
     if not len(analysis.steps) or not analysis.tracks:
@@ -229,7 +229,7 @@ def split_shared_work(
         units: Their units.
 
     Returns:
-        All work, and the number of passes that were measured alone in at least one step.
+        All work, and the number of passes measured in isolation in at least one step.
     """
     with np.errstate(all="ignore"):
         known = np.array([np.nanmedian(row) if (~np.isnan(row)).any() else np.nan for row in alone])
@@ -280,7 +280,7 @@ def _split_work(typical_work: Floats, weights: Floats, work: float) -> Floats:
 
 
 def collect_rank_rows(tracks: RankTracks, sharding: Columns, others: Columns, *, device: bool) -> RankTraffic:
-    """Collect the rows of one rank; ``sharding`` are its sharding messages."""
+    """Collect one rank's rows; ``sharding``: its sharding messages."""
     waits = sharding.at(sharding.known("wait_start_ns"))
     spans = union(_spans(waits, "wait_start_ns", "wait_end_ns"))
     if len(waits) < len(sharding) / 2:
@@ -305,7 +305,7 @@ def _spans(rows: Columns, begin: str, end: str) -> Intervals:
 def pass_starts(
     rank: RankTraffic, step: int, order: UnitOrder, passes: tuple[Pass, ...], ahead: int
 ) -> Floats:
-    """Return the start of each pass and, last, the end of the last one; NaN if not visible."""
+    """Return the start of each pass and, last, the end of the last pass; NaN if not visible."""
     starts = np.full(len(passes) + 1, np.nan)
     rows = rank.rows.at(rank.rows.ints("step") == step)
     _mark_backward_ends(starts, rank, rows, order, passes)
@@ -379,7 +379,7 @@ def _ready_times(rank: RankTraffic, rows: Columns) -> list[float]:
 
 
 def _wait_times(rank: RankTraffic, gathers: Columns) -> Floats:
-    """Return when the thread started to wait for each gather, or resumed as it ended; NaN if unknown."""
+    """Return when the thread started to wait for each gather, or resumed at its end; NaN if unknown."""
     known = gathers.floats("wait_start_ns")
     if not len(rank.blocked):
         return known
@@ -393,7 +393,7 @@ def _wait_times(rank: RankTraffic, gathers: Columns) -> Floats:
 def _mark_awaited_passes(
     starts: Floats, rank: RankTraffic, step: int, order: UnitOrder, passes: tuple[Pass, ...]
 ) -> None:
-    """Mark forwards of stages 1 and 2, which wait for the gathers of the previous step."""
+    """Mark forward passes of stages 1 and 2, which wait for the previous step's gathers."""
     gathers = select_gathers(rank.rows)
     waits = gathers.at(gathers.known("wait_start_ns"))
     begin, end, instants = rank.begins[step], rank.ends[step], waits.ints("wait_start_ns")

@@ -1,11 +1,11 @@
-"""Replay the steps of all ranks: run the operations of a step (:mod:`zprof.step.schedule`).
+"""Replay all ranks' steps by running a step's operations (:mod:`zprof.step.schedule`).
 
     start_i = max(launch_i + pick up, end of the previous message + queue)
     arrival = max_i start_i
     end     = arrival + T(kind, bytes)
     a waiting thread resumes at end + wake, or at once if the message has ended
 
-Blocked time before the arrival of the message on the link is wait; the rest is transfer.
+Blocked time before the message's arrival on the link is wait; the rest is transfer.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ _LOOK_BACK = 64
 #: A thread that starts to wait less than this before the message ends does not sleep.
 _NO_SLEEP_NS = 20_000
 _WAKE_NS = 30_000
-#: If two kinds overlap for more than this share of the messages' time, each kind has its own link.
+#: If kinds overlap for more than this share of the messages' time, each kind has its own link.
 _CONCURRENT_RATIO = 0.05
 
 
@@ -45,7 +45,7 @@ class MessageCosts(Struct, frozen=True, kw_only=True):
 
 
 class PassWork(Struct, frozen=True, kw_only=True):
-    """Time of each rank that is not blocked by sharding traffic, in ns.
+    """Each rank's time not blocked by sharding traffic, in ns.
 
     ``passes`` is [pass, step, rank]; the others are [step, rank]. ``between``: from one step to the next.
     """
@@ -57,7 +57,7 @@ class PassWork(Struct, frozen=True, kw_only=True):
 
 
 class StepPasses(Struct, frozen=True, kw_only=True):
-    """Passes of a step, with the work of all modelled ranks and steps."""
+    """A step's passes, with the work of all modelled ranks and steps."""
 
     units: tuple[UnitSize, ...]
     passes: tuple[Pass, ...]

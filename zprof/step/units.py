@@ -1,12 +1,12 @@
-"""Find the units of a step, their order and the engine's policy, from the messages of the sharding group.
+"""Find a step's units, their order and the engine's policy, from the sharding group's messages.
 
-Which messages these are is found in :mod:`zprof.step.traffic`. Up to 9 ranks represent any number of
-ranks: the median one and ranks spread evenly over the order of compute time, including the slowest.
+The messages are selected in :mod:`zprof.step.traffic`. Up to 9 ranks represent any number of ranks: the
+median rank and ranks spread evenly over the order of compute time, including the slowest.
 
-A unit is what is gathered and reduced in one piece. The one that is gathered first in both directions and
-reduced last is the root, which encloses the others; without gathers in the backward, a unit with the name of
-a root is. If a reduction has no unit name, all are buckets: each counts as a unit, in the reverse order of
-the reductions.
+A unit is gathered and reduced in one piece. The unit gathered first in both directions and reduced last is
+the root, which encloses the others; without gathers in the backward pass, a unit with a root's name is the
+root. If a reduction has no unit name, all reductions are buckets: each bucket counts as a unit, in the
+reverse order of the reductions.
 """
 
 from collections import Counter
@@ -22,9 +22,10 @@ from zprof.step.schedule import GATHER, SCATTER, UNLIMITED, EnginePolicy, UnitSi
 from zprof.step.traffic import find_sharding
 
 _MAX_RANKS, _MAX_STEPS = 8, 12
-#: Limit on replayed messages per rank; it sets the number of steps, so many units mean fewer steps.
+#: Maximum number of replayed messages per rank; it limits the number of steps, so many units mean fewer
+#: steps.
 _MAX_MESSAGES, _MIN_STEPS = 2_000, 4
-#: Names that engines give to the unit that encloses the others.
+#: Engines' names for the unit that encloses the others.
 _ROOTS = frozenset({"root", "", "model", "module"})
 #: Reductions in flight if the run does not show them (the reference engine's default from stage 2 on).
 DEFAULT_IN_FLIGHT = 2
@@ -34,9 +35,9 @@ _EXPOSED_RATIO = 0.9
 
 
 class ShardingMessages(Struct, frozen=True, kw_only=True):
-    """Collective rows of the modelled ranks and steps, split into sharding traffic and all others.
+    """Collective rows of the modelled ranks and steps, split into sharding traffic and other rows.
 
-    ``all_sharding``: sharding rows of all ranks and steps. ``steps`` is empty if the modelled ranks share no
+    ``all_sharding``: sharding rows of all ranks and steps. ``steps``: empty if the modelled ranks share no
     step with sharding traffic.
     """
 
@@ -97,9 +98,9 @@ def _add_phases(analysis: RunAnalysis) -> Columns:
 
 
 def _select_steps(analysis: RunAnalysis, ranks: tuple[int, ...], sharding: Columns) -> tuple[int, ...]:
-    """Return the last steps that all of these ranks timed and in which one has sharding traffic.
+    """Return the last steps timed on all of these ranks, with sharding traffic on at least one.
 
-    A marked step may have no traffic; none may be left.
+    A marked step may have no traffic, so the result may be empty.
     """
     timed, moved = (rows.at(np.isin(rows.ints("rank"), ranks)) for rows in (analysis.steps, sharding))
     by_step = timed.group_by("step")
@@ -113,8 +114,8 @@ def _select_steps(analysis: RunAnalysis, ranks: tuple[int, ...], sharding: Colum
 class UnitOrder(Struct, frozen=True, kw_only=True):
     """Units in forward order; ``backward`` lists the inner units in the order of their reductions.
 
-    ``not_resharded``: units gathered for the forward only. ``gathers_before_passes``: gathers precede forward
-    and backward (stage 3). ``has_unit_names``: messages have the name of their unit.
+    ``not_resharded``: units gathered only for the forward. ``gathers_before_passes``: gathers precede forward
+    and backward (stage 3). ``has_unit_names``: messages have their unit's name.
     """
 
     units: tuple[UnitSize, ...]
@@ -128,7 +129,7 @@ class UnitOrder(Struct, frozen=True, kw_only=True):
 
 
 def detect_order(rows: Columns) -> UnitOrder | None:
-    """Detect the order of units from the sharding's messages; None if no step has a reduction."""
+    """Detect the order of units from the sharding messages; None if no step has a reduction."""
     step = _typical_step(rows)
     gathers, reduces = select_gathers(step), select_reductions(step)
     if not len(reduces):
@@ -182,12 +183,12 @@ def _typical_step(rows: Columns) -> Columns:
 
 
 def select_gathers(rows: Columns) -> Columns:
-    """Return the gathers among the sharding's messages."""
+    """Return the gathers among the sharding messages."""
     return rows.at(rows.texts("kind").equals(GATHER))
 
 
 def select_reductions(rows: Columns) -> Columns:
-    """Return the sharding's messages that are not gathers."""
+    """Return the sharding messages that are not gathers."""
     return rows.at(~rows.texts("kind").equals(GATHER))
 
 
@@ -197,7 +198,7 @@ def launch_times_ns(rows: Columns) -> Int64s:
 
 
 def sort_by_launch(rows: Columns) -> Columns:
-    """Return the messages in the order of their launch times, with these as ``at``."""
+    """Return the messages sorted by launch time, with the launch times as ``at``."""
     at = launch_times_ns(rows)
     return rows.with_columns(at=at).at(np.argsort(at, kind="stable"))
 
@@ -247,7 +248,7 @@ def _order_buckets(gathers: Columns, reduces: Columns) -> UnitOrder | None:
 
 
 def _list_bucket_sizes(reduces: Columns) -> list[list[float]]:
-    """Return the bucket sizes of each micro-batch that reduces, if they are equal, else those of the step."""
+    """Return the bucket sizes of each reducing micro-batch if all are equal, else one list for the step."""
     sizes = reduces.floats("bytes")
     if reduces.known("micro_batch").all():
         batches = [sizes[rows].tolist() for rows in Groups(reduces.ints("micro_batch")).split()]
@@ -257,7 +258,7 @@ def _list_bucket_sizes(reduces: Columns) -> list[list[float]]:
 
 
 def detect_policy(rows: Columns, order: UnitOrder, stage: int | None) -> EnginePolicy:
-    """Return the policy shown by the order of launches and waits; ``stage`` is the run's own, or None."""
+    """Return the policy shown by the order of launches and waits; ``stage``: the run's stage, or None."""
     if stage is None:
         stage = 3 if order.gathers_before_passes else 2 if order.has_gathers else 0
     reduces = select_reductions(rows)
@@ -348,7 +349,7 @@ def _awaits_reductions_immediately(reduces: Columns) -> bool:
 
 
 def _last_launch_ns(rows: Columns) -> Int64s:
-    """Return for each message the last launch in its step."""
+    """Return, for each message, the last launch in its step."""
     steps = rows.group_by("rank", "step")
     return steps.max(rows.ints("at"))[steps.codes]
 

@@ -1,15 +1,15 @@
-"""Find what each host call and device task waited for, and fill in collectives that a rank lost.
+"""Find what each host call and device task waited for, and fill in a rank's lost collectives.
 
     start = max(launch + pick-up, end of the previous work on its stream, end of what it waits for) + lag
 
 If work starts later than its launch and its stream explain, it waited for work on another stream that had
 just ended. The remainder is its own lag.
 
-A rank may have run a collective although the recording lost the event. Its call is there: it launched no
-work, and lies between the calls of the collectives before and after. The other ranks show when it ended. Its
-start is an estimate: not before its own launch and stream allow, nor before the other ranks, and so late that
-the transfer takes no longer than usual. If no call fits, nothing is filled in, and the other ranks wait for
-each other alone.
+A rank may have run a collective whose event was lost. Its call was recorded: it launched no work, and lies
+between the calls of the previous and the next collective. The other ranks show when the collective ended. Its
+start is an estimate: not before its own launch and stream allow, not before the other ranks' start, and late
+enough that the transfer takes no longer than usual. If no call fits, nothing is filled in, and the other
+ranks wait only for each other.
 """
 
 import re
@@ -35,11 +35,12 @@ from zprof.step.tasks import NONE, Bools, Floats, RankTasks, merge_orders
 
 #: Delay beyond launch and stream order that counts as a wait.
 _STALL_NS = 4_000.0
-#: Timestamp tolerance between the end of work and the start of its follower: old traces have microseconds.
+#: Timestamp tolerance between the end of work and the start of its follower: old traces have microsecond
+#: resolution.
 _RESOLUTION_NS = 1_000.0
 #: Maximum time from the end of the awaited work to the start of the waiting work or the return of the call.
 _RELEASE_NS = 40_000.0
-#: Work that starts within this time after the end of a kernel is taken to have waited for it.
+#: Work that starts within this time after the end of a kernel is assumed to have waited for it.
 _HELD_NS = 5_000.0
 #: Minimum duration of a blocking call.
 _BLOCKED_NS = 20_000.0
@@ -62,7 +63,7 @@ def find_pick_up(tasks: RankTasks) -> float:
 
 
 def read_host_times(tasks: RankTasks, begin: float) -> tuple[Floats, Floats]:
-    """Return the host time before and inside each call, merging all threads."""
+    """Return the host time before and inside each call, with all threads merged."""
     until = np.concatenate(([begin], np.maximum.accumulate(np.maximum(tasks.call[:-1, 1], begin))))
     gap = np.maximum(0.0, tasks.call[:, 0] - until)
     call = np.maximum(0.0, tasks.call[:, 1] - np.maximum(tasks.call[:, 0], until))
@@ -70,7 +71,7 @@ def read_host_times(tasks: RankTasks, begin: float) -> tuple[Floats, Floats]:
 
 
 def find_host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats, Floats, Int64s, Floats]:
-    """Find where the host waited for device work, and remove these waits from its gaps and calls.
+    """Find where the host waited for device work, and remove these waits from gaps and calls.
 
     Returns:
         The host's own time before and inside each call, the task whose work each call waits for (``NONE`` if
@@ -92,7 +93,7 @@ def find_host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats
 
     for at in np.flatnonzero((call >= _BLOCKED_NS) & (tasks.blocks | (call >= _QUEUE_FULL_NS))).tolist():
         begin, end = tasks.call[at]
-        # a blocking call returns when its work is done; for other calls, require that it returned right after
+        # a blocking call returns when its work is done; other calls must have returned right afterwards
         since = begin if tasks.blocks[at] else max(begin, end - _RELEASE_NS)
         awaited_task[at] = find_last_finished(at, since, end)
         if awaited_task[at] != NONE:
@@ -100,7 +101,7 @@ def find_host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats
             call[at] = 0.0
     pending = _count_pending(tasks, device_tasks)
     max_pending = int(pending.max(initial=0))
-    # if the trace has synchronize calls, it has all of them: an idle device then means that the host was late
+    # a trace with synchronize calls has all of them: an idle device then means that the host was late
     shows_waits = any(_SYNCHRONIZE_CALLS.fullmatch(name) for name in tasks.name.words)
     typical_gap = _find_typical_gaps(tasks, gap, pending)
     for at in np.flatnonzero((gap >= _QUEUE_FULL_NS) & (gap > typical_gap)).tolist():
@@ -120,10 +121,10 @@ def find_host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats
 
 
 def _find_typical_gaps(tasks: RankTasks, gap: Floats, pending: Int64s) -> Floats:
-    """Return the maximum host gap before each call, among similar calls made while the device was busy.
+    """Return the maximum host gap before similar calls made while the device was busy, for each call.
 
-    Calls are similar if their name, the previous call and the kernel are the same. A gap no longer than one
-    seen while nothing could block the host is the host's own time.
+    Calls are similar if name, previous call and kernel are equal. A gap no longer than a gap seen while
+    nothing could block the host is the host's own time.
     """
     names, kernels = tasks.name.codes, tasks.kernel.codes
     before = np.concatenate(([0], names[:-1] + 1))
@@ -137,7 +138,7 @@ def _find_typical_gaps(tasks: RankTasks, gap: Floats, pending: Int64s) -> Floats
 
 
 def _count_pending(tasks: RankTasks, device_tasks: Int64s) -> Int64s:
-    """Return the number of launched, unfinished tasks at each call."""
+    """Return the number of launched but unfinished tasks at each call."""
     launched = np.cumsum(~np.isnan(tasks.work[:, 0])) - ~np.isnan(tasks.work[:, 0])
     ended = np.searchsorted(np.sort(tasks.work[device_tasks, 1]), tasks.call[:, 0], side="right")
     return np.maximum(0, launched - ended)
@@ -154,9 +155,9 @@ def find_device_waits(
     pick_up: float,
     begin: float,
 ) -> tuple[Floats, tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """Return the lag of each task, the tasks that it waits for, and the collectives held by compute.
+    """Return each task's lag, the tasks that it waits for, and the collectives held by compute.
 
-    The start of work that ``is_estimated`` shows no lag, nor a wait that the program's structure does not.
+    An estimated start (``is_estimated``) shows no lag, and no waits beyond those of the program's structure.
     """
     count = len(tasks)
     lag = [0.0] * count
@@ -175,7 +176,7 @@ def find_device_waits(
     step, main_thread, last_compute_before_step, at_step_start = NONE, NONE, NONE, True
     consumers = find_gather_consumers(tasks, gathers_at, copy_out, compute_stream)
     reduction_consumers = find_reduction_consumers(tasks, reductions, compute_stream)
-    # single elements are read tens of thousands of times: from lists at a third of the cost
+    # single elements are read tens of thousands of times, which costs a third from lists
     starts, ends = tasks.work[:, 0].tolist(), tasks.work[:, 1].tolist()
     launched = np.maximum(tasks.call[:, 0] + pick_up, begin).tolist()
     streams, steps, threads = tasks.stream.tolist(), tasks.step.tolist(), tasks.thread.tolist()
@@ -226,7 +227,7 @@ def find_device_waits(
 
 
 class _EndedWork(Struct, frozen=True, kw_only=True):
-    """Tasks with device work, ordered by the end of it; ``ends``: these ends."""
+    """Tasks with device work, sorted by its end; ``ends``: the ends."""
 
     tasks: list[int]
     ends: list[float]
@@ -238,7 +239,7 @@ class _EndedWork(Struct, frozen=True, kw_only=True):
 
 
 def _find_releasing_work(ended: _EndedWork, streams: list[int], start: float, at: int) -> int:
-    """Return the last work of another stream that was launched earlier and ended shortly before ``start``."""
+    """Return the last work on another stream that was launched earlier and ended shortly before ``start``."""
     place = bisect_right(ended.ends, start + _RESOLUTION_NS) - 1
     while place >= 0 and ended.ends[place] > start - _RELEASE_NS:
         other = ended.tasks[place]
@@ -249,16 +250,17 @@ def _find_releasing_work(ended: _EndedWork, streams: list[int], start: float, at
 
 
 def _has_later_work_ended(ended: _EndedWork, streams: list[int], start: float, at: int) -> bool:
-    """Return True if work of another stream that was launched later ended just as this work started."""
+    """Return True if later-launched work on another stream ended just as this work started."""
     first = bisect_left(ended.ends, start - _HELD_NS)
     last = bisect_right(ended.ends, start + _RESOLUTION_NS)
     return any(other > at and streams[other] != streams[at] for other in ended.tasks[first:last])
 
 
 class _CollectiveTasks(Struct, kw_only=True):
-    """A collective as the ranks show it; ``tasks``: its task on each of them, by the rank's place.
+    """A collective on all of its ranks; ``tasks``: its task by rank index.
 
-    ``signature``: collectives with the same one take about as long. ``row`` and ``kernel`` are of one rank.
+    ``signature``: collectives with equal signatures take about equally long. ``row`` and ``kernel``: from one
+    rank.
     """
 
     group: str
@@ -272,9 +274,9 @@ class _CollectiveTasks(Struct, kw_only=True):
 
 
 def fill_lost_members(tasks: Sequence[RankTasks], rows: Columns) -> list[RankTasks]:
-    """Return the tasks of all ranks with the work of collectives that a rank lost.
+    """Return all ranks' tasks, with the work of lost collectives filled in.
 
-    The row of such work is that of another rank.
+    Such work has the row of another rank.
 
     Args:
         tasks: The tasks of each rank.
@@ -314,7 +316,7 @@ def fill_lost_members(tasks: Sequence[RankTasks], rows: Columns) -> list[RankTas
 
 
 def _collect(tasks: Sequence[RankTasks], rows: Columns) -> dict[int, _CollectiveTasks]:
-    """Return the collectives of several ranks by instance."""
+    """Return the multi-rank collectives by instance."""
     instances, sizes, matched = (rows.ints(name).tolist() for name in ("instance", "bytes", "matched"))
     groups, kinds = rows.texts("group"), rows.texts("kind")
     found: dict[int, _CollectiveTasks] = {}
@@ -352,10 +354,9 @@ def _find_usual_transfers(collectives: Iterable[_CollectiveTasks]) -> dict[tuple
 def _find_calls(
     rank: RankTasks, order: Sequence[int], task_of: Mapping[int, int], lost: AbstractSet[int]
 ) -> dict[int, int]:
-    """Return the calls of a rank's lost collectives of a group.
+    """Return the calls of a rank's lost collectives in a group.
 
-    Between two calls that are known, there must be as many calls of that name without work as collectives
-    are lost.
+    Between two known calls, there must be as many calls of that name without work as lost collectives.
     """
     names = {rank.name[at] for at in task_of.values()}
     found: dict[int, int] = {}
@@ -379,7 +380,9 @@ def _find_calls(
 def _add_work(
     rank: RankTasks, at: int, stream: int, seen: _CollectiveTasks, usual_transfer_ns: float
 ) -> RankTasks:
-    """Return the rank with this work at a call; unchanged if it cannot have ended with that of the others."""
+    """Return the rank with this work added to a call; unchanged if the work cannot have ended with the
+    others.
+    """
     on_stream = np.flatnonzero(rank.stream == stream)
     earliest_ns = max(
         float(rank.call[at, 0]) + find_pick_up(rank),
