@@ -370,8 +370,7 @@ def measure_start_costs_ns(analysis: RunAnalysis) -> Floats:
 
 
 def _sum_beyond_usual(ranks: Int64s, rows: Columns, later_rows: Columns, column: str) -> Floats:
-    """Return each rank's excess over the usual sum: the median over later steps of the largest sum of any
-    rank.
+    """Return each rank's excess over the usual sum: the later steps' median of the largest rank's sum.
 
     The largest rank is the reference because ranks may take turns waiting. The excess is zero if one more
     step like the later ones could reach the sum by chance.

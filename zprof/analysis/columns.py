@@ -365,9 +365,7 @@ def make_column(values: Sequence[Any]) -> Column:
 
 
 def find_places(wanted: Sequence[npt.NDArray[Any]], among: Sequence[npt.NDArray[Any]]) -> Int64s:
-    """Return, for each row of ``wanted``, the position of the row in ``among`` with equal keys; -1 if there
-    is none.
-    """
+    """Return each ``wanted`` row's position in ``among``, by equal keys; -1 if there is none."""
     keys = Groups(*(np.concatenate(pair) for pair in zip(among, wanted, strict=True)))
     count = len(among[0])
     places = np.full(len(keys), -1, dtype=np.int64)

@@ -153,8 +153,7 @@ def _first_tasks_of_collectives(rank: RankGraph) -> Int64s:
 
 
 def _pass_waits_on(changed: RankGraph, rank: RankGraph, gone: Bools) -> RankGraph:
-    """Forward the waits of dropped work: its waiters wait for the previous work, and the next work takes its
-    waits.
+    """Pass on the waits of dropped work: its waiters get the previous work, its own waits the next work.
 
     Copies run in order with their stream's compute. A gather that waited for a copy waited for its own
     buffer, which is also removed.

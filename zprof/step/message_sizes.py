@@ -164,8 +164,8 @@ class ResizedMessages:
         return [merged] if merged is not None else []
 
     def split(self) -> list[Graph]:
-        """Return the step with a message per block, once with blocks gathered again for the backward pass,
-        once kept until then.
+        """Return the step with a message per block, with blocks gathered again for the backward pass and
+        kept.
         """
         from zprof.step.added_messages import split_units  # only one unit for the entire model is split
 

@@ -203,9 +203,7 @@ def find_spanning_shards(analysis: RunAnalysis) -> SpanningShards | None:
 
 
 def shard_within_host(analysis: RunAnalysis, graph: Graph, found: SpanningShards) -> list[Graph]:
-    """Return the step with shards within hosts, once with a shared network link per host, once with a link
-    per rank.
-    """
+    """Return the step with shards within hosts, with one network link per host and with one per rank."""
     return [
         _shard_at_rate(analysis, graph, found, found.within[0], float(found.per_host)),
         _shard_at_rate(analysis, graph, found, found.within[1], 1.0),

@@ -134,9 +134,7 @@ class Graph(Struct, frozen=True, kw_only=True):
 
 
 def step_places(rank: RankGraph) -> Int64s:
-    """Return the index of each task's step among the replayed steps; indices never decrease along the
-    tasks.
-    """
+    """Return each task's step as an index into the replayed steps, which never decreases along the tasks."""
     return np.maximum.accumulate(rank.tasks.step - rank.first_step)
 
 

@@ -1,5 +1,4 @@
-"""Find the sharding groups, the messages that carry the model, and their cost per step; read once per
-analysis.
+"""Find the sharding groups, the messages that carry the model, and their cost per step.
 
 Each rank's sharding group is the group that moves the most bytes by all_gather; by reduce_scatter if no rank
 gathers, and by all_reduce if none reduce-scatters. A message carries a part of the model if it is larger than

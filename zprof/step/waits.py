@@ -380,9 +380,7 @@ def _find_calls(
 def _add_work(
     rank: RankTasks, at: int, stream: int, seen: _CollectiveTasks, usual_transfer_ns: float
 ) -> RankTasks:
-    """Return the rank with this work added to a call; unchanged if the work cannot have ended with the
-    others.
-    """
+    """Return the rank with this work added to a call; unchanged if it cannot have ended with the others."""
     on_stream = np.flatnonzero(rank.stream == stream)
     earliest_ns = max(
         float(rank.call[at, 0]) + find_pick_up(rank),

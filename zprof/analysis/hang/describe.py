@@ -214,9 +214,7 @@ def describe_divergence(job: Job, folder: str, divergence: Divergence) -> Hang:
 
 
 def _list_sides(job: Job, folder: str, divergence: Divergence) -> tuple[EnteredSide, ...]:
-    """Return what the ranks entered at a divergence, the usual operation first; empty if only lines
-    differ.
-    """
+    """Return what the ranks entered at a divergence, usual operation first; empty if only lines differ."""
     if divergence.by_line:
         return ()
     ranks: dict[int, list[int]] = {}

@@ -1,6 +1,4 @@
-"""Find what a stuck job waits for: the hang class, the ranks that hold it up, and who waits in which
-operation.
-"""
+"""Find what a stuck job waits for: the hang class, the culprits, and who waits in which operation."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence

@@ -392,9 +392,7 @@ def _judge_group(
 
 
 def _judge_ended(group: LogGroup, ended: dict[int, int]) -> _Verdict | None:
-    """Judge ranks of the group that have ended; None if there are none, or if one of them is in the
-    operation.
-    """
+    """Judge the group's ended ranks; None if there are none, or if one of them is in the operation."""
     gone = [rank for rank in ended if group.members is None or rank in group.members]
     # If a line names no group, its rank may be relative to any group.
     entered = set(group.list_ranks(MemberState.ENTERED)) if group.name else set[int]()

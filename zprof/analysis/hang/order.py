@@ -319,8 +319,8 @@ def _has_left_order(own: OwnOrder, group: int, place: int) -> bool | None:
 
 
 def _leaves_out(own: OwnOrder, group: int, earlier: int, start: int, end: int) -> bool:
-    """Return True if ``start`` to ``end`` equals what followed ``earlier``, minus a few operations of the
-    group.
+    """Return True if ``start`` to ``end`` is what followed ``earlier``, minus a few of the group's
+    operations.
 
     A rank that continues with new operations may have reached the end of a loop.
     """

@@ -1,5 +1,4 @@
-"""Find the root causes of a hang: build the graph of who waits for whom, and find the nodes that wait for
-nobody.
+"""Find the root causes of a hang: the nodes that wait for nobody in the graph of who waits for whom.
 
 Ranks point to the operations they are in, operations to the members that keep them from finishing. A rank
 that waits in a tensor group because its peer waits in an expert group is a victim; the node that all paths

@@ -1,5 +1,4 @@
-"""Describe a device at its allocated and reserved peaks: the allocator's terms, and memory outside the
-allocator.
+"""Describe a device at its allocated and reserved peaks: memory inside and outside the allocator.
 
     process = reserved + collectives + context        device_used = process + other_processes
 

@@ -200,9 +200,7 @@ class EarlyPeak(Struct, frozen=True, kw_only=True):
 
 
 def find_early_peaks(analysis: RunAnalysis) -> list[EarlyPeak]:
-    """Return the peaks above the steps' peaks, from the allocator's counters if the start was not
-    recorded.
-    """
+    """Return the peaks above the steps' peaks, from allocator counters if the start was not recorded."""
     return _list_recorded_peaks(analysis) if analysis.memory.init else _list_counted_peaks(analysis)
 
 

@@ -111,8 +111,7 @@ class RankLives(Struct, frozen=True, kw_only=True):
         return {name: self.find_tenant_peak(code) for name, code in codes.items()}
 
     def states(self) -> Mapping[Tenant, int] | None:
-        """Return parameters and optimizer state at the end of the last step, gradients at its optimizer's
-        start.
+        """Return parameters and optimizer state at the last step's end, gradients at its optimizer's start.
 
         A program may free its gradients before the step ends; they are complete when the optimizer starts.
         Module buffers are not model state and are left out. None if no step ended.

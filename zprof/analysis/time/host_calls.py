@@ -329,9 +329,7 @@ def read_loader_spans(run: Run, rank: int) -> Intervals:
 
 
 def select_host_calls(events: pa.Table | EventColumns) -> HostCalls:
-    """Select the host calls from an ``events`` table by category and name, testing each distinct string
-    once.
-    """
+    """Select the host calls from an ``events`` table by category and name, testing each string once."""
     events = decode_events(events)
     view = EventView(events, _CATEGORIES)
     on_host = ~view.match_categories(*DEVICE_COPY_CATEGORIES)

@@ -1,5 +1,4 @@
-"""Compare kernels by name: with a baseline, during collectives with alone, and between ranks with different
-input lengths.
+"""Compare kernels by name: with a baseline, during collectives with alone, and between ranks.
 
 With t = time of a kernel name per step and rank, and w = work per step and rank,
 
@@ -314,8 +313,7 @@ class LongerInputs(Struct, frozen=True, kw_only=True):
 
 
 def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
-    """Return the rank with longer inputs; None if no rank clearly computes more, or if that rank may just be
-    slow.
+    """Return the rank with longer inputs; None if no rank clearly computes more, or if it may just be slow.
 
     Ranks that send each other messages are stages of a pipeline: they compute different layers, and the first
     keeps the activations of more micro-batches.

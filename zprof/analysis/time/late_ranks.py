@@ -173,8 +173,7 @@ def _chance_by_steps(late: npt.NDArray[np.bool_], chosen: npt.NDArray[np.bool_])
 
 
 def _chance_by_signs(longer: Table, mine: npt.NDArray[np.float64]) -> float:
-    """Return the chance that two equal ranks' differences have a sum this large; 1 unless there are two
-    ranks.
+    """Return the chance of two equal ranks having differences of this sum; 1 unless there are two ranks.
 
     Each of two equal ranks is the longer one in half of the steps, so all signs of the differences are
     equally likely. Unlike a count of steps, this distinguishes steps in which the other rank is hardly longer
@@ -196,8 +195,7 @@ def _log_comb(whole: int, part: int) -> float:
 
 
 def _chance_by_order(own: OwnTime, chosen: npt.NDArray[np.bool_]) -> float:
-    """Return the chance, for equal ranks, that the chosen ranks' steps all exceed the others'; 1 if they do
-    not.
+    """Return the chance that equal ranks' chosen steps all exceed the others'; 1 if they do not.
 
     With few steps, this is more informative than counting: of all orderings of the step times, 1 in (ranks *
     steps over chosen * steps) has exactly these on top.

@@ -1,3 +1,1 @@
-"""Attribute blocks of an allocator history without hooks to tenants, from tags, stacks, lifetimes and
-sizes.
-"""
+"""Find the tenants of blocks in an allocator history without hooks: tags, stacks, lifetimes and sizes."""

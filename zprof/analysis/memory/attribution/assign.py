@@ -110,9 +110,7 @@ def attribute_state(
 def _match_constructed_state(
     blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census
 ) -> None:
-    """Attribute state allocated when an optimizer is constructed: one line allocates a block per
-    parameter.
-    """
+    """Attribute state allocated by an optimizer's constructor: one line allocates a block per parameter."""
     lasting = find_lasting_blocks(blocks, features, ledger, census.moment)
     lasting[census.parameters] = False
     rows = np.flatnonzero(lasting & ~blocks.before & (features.made_in != OPTIMIZER))
@@ -220,9 +218,7 @@ def _match_buckets(blocks: HeldBlocks, ledger: TenantLedger, rows: Int, census: 
 
 
 def _judge_buckets(blocks: HeldBlocks, features: Features, ledger: TenantLedger) -> None:
-    """Attribute DDP's buckets as gradients if there are no other gradients: the gradients are views of
-    them.
-    """
+    """Attribute DDP's buckets as gradients if there are no others: the gradients are views of the buckets."""
     names = ledger.get_tenants()
     is_bucket = features.made_by(Origin.BUCKET) & (names.tenant != UNTAGGED)
     moments = find_moments(features)
@@ -245,9 +241,7 @@ def _judge_buckets(blocks: HeldBlocks, features: Features, ledger: TenantLedger)
 
 
 def _name_standing_blocks(blocks: HeldBlocks, features: Features, ledger: TenantLedger) -> None:
-    """Attribute blocks that live throughout a history without gradients: a model, perhaps with its
-    optimizer.
-    """
+    """Attribute blocks live throughout a history without gradients: a model, perhaps with its optimizer."""
     names = ledger.get_tenants()
     standing = blocks.before & features.stays & (names.tenant == UNTAGGED) & (blocks.stack < 0)
     rows = _take_workspaces(blocks, ledger, np.flatnonzero(standing))
@@ -397,9 +391,7 @@ def lower_confidences(
 def _find_possible_gradients(
     blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census | None
 ) -> Bool:
-    """Mark blocks that may be gradients freed within their backward pass: reduced to shards, or moved
-    away.
-    """
+    """Mark possible gradients that are freed within their backward pass: reduced to shards, or moved away."""
     made: Bool = features.made_in == BACKWARD
     is_flat = census is None or len(census.gradient_counts) < MIN_SIZES
     if bool(features.made_by(*_SHARDING_ORIGINS).any()) or is_flat:

@@ -86,9 +86,7 @@ class AllocationPasses(Struct, frozen=True, kw_only=True):
 def find_passes(
     blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRange] = ()
 ) -> tuple[AllocationPasses, Int]:
-    """Return the passes, and each block's pass; -1 for a block that indicates no pass or is older than the
-    history.
-    """
+    """Return the passes, and each block's pass; -1 if it indicates none or is older than the history."""
     kind = _classify_blocks(blocks, origin, ranges)
     optimizers = [span for span in ranges if _ANNOTATED.get(span.phase) == OPTIMIZER]
     passes, member = _collect_runs(blocks, kind, optimizers)

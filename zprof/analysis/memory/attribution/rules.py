@@ -251,8 +251,8 @@ def _is_made_in_backward(features: Features) -> Bool:
 
 
 def _is_gradient_without_optimizer(features: Features) -> Bool:
-    """Mark blocks that outlive the backward pass: a fused optimizer allocates nothing, so its pass is
-    invisible.
+    """Mark blocks that outlive the backward pass: a fused optimizer's pass is invisible, as it allocates
+    nothing.
     """
     ended = ~features.in_open_pass | ~features.stays
     return _is_made_in_backward(features) & ~features.optimizer_is_next & features.outlives_pass & ended
