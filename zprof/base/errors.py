@@ -72,7 +72,7 @@ def is_installed(extra: "Extra") -> bool:
     """Return True if the package of an extra is installed; it may still fail to import."""
     try:
         return find_spec(_MODULES[extra].name) is not None
-    except ValueError:  # imported, but without a spec
+    except ValueError:  # imported without a spec
         return True
 
 

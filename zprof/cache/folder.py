@@ -188,7 +188,7 @@ def remove_unused(entry: Path, max_s: float = float("inf")) -> bool:
         return False
     try:
         with suppress(OSError):
-            (entry / KEY_NAME).unlink()  # what is left of it is not used
+            (entry / KEY_NAME).unlink()  # its remains are not used
         # Remove as much of a folder as possible before the deadline.
         deadline_s = time.monotonic() + max_s
         for parent, _, names in os.walk(entry, topdown=False):

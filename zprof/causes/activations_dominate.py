@@ -91,7 +91,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None
         return None
     confidence = Confidence.HIGH if blocks and share >= _SURE_SHARE_RATIO else Confidence.MEDIUM
     if largest.memory.lower_bound:
-        confidence = Confidence.LOW  # the true peak may be higher, and their share smaller
+        confidence = Confidence.LOW  # the true peak may be higher, so their share smaller
     facts = [make_fact("activations_without_logits", size, rank=largest.rank)]
     if blocks:
         facts.append(make_fact("activations_per_block", size / blocks, rank=largest.rank))

@@ -180,6 +180,6 @@ def state_hidden_slowdown(analysis: RunAnalysis, finding: Finding) -> Sequence[F
     The played step excludes kernels that end before the collectives that the step waits for.
     """
     lost_ns = max((entry.value for entry in finding.evidence if entry.key == _LOST), default=0.0)
-    if lost_ns < finding.saving_ns[1] + 1:  # savings are whole
+    if lost_ns < finding.saving_ns[1] + 1:  # savings are integers
         return []
     return [make_fact("hidden_slowdown", lost_ns - finding.saving_ns[1])]

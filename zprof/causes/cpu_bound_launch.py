@@ -15,7 +15,7 @@ calls (``with_stack=True``) slows the host several times: low confidence.
 
 If the host is late, the next gather is late too, and its transfer is exposed: that is lost as well. Ranks
 also wait for a processor during that Python code, so the loss grows with the step. With the fix the hosts
-launch in half of the time, or instantly. A single late host is a different finding.
+launch in half the time, or instantly. A single late host is a different finding.
 """
 
 from collections.abc import Sequence
@@ -139,7 +139,7 @@ def observe(step: PlayedStep) -> Observation:
 
 @CAUSE.edit
 def launch_faster(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Return the step with hosts that launch in half of the time, and instantly."""
+    """Return the step with hosts that launch in half the time, and with hosts that launch instantly."""
     loading = measure_loading_ns(analysis, graph)
     return [
         edits.scale_host(graph, left, lambda rank: is_launch(rank) & (loading[rank.tasks.rank] == 0))

@@ -1,4 +1,5 @@
-"""ZP606: a rank has not finished what its peers finished: its device, or its process, has stopped."""
+"""ZP606: a rank has not finished an operation that its peers finished: its device or process has stopped.
+"""
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.causes.cause import Cause, Need, Signal

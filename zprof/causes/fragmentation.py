@@ -63,7 +63,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     """Return a signal if the allocator holds a significant amount of memory that it cannot use."""
     largest = find_largest_rank(analysis)
     if largest is None or not largest.on_gpu:
-        return None  # the CPU allocator caches nothing
+        return None  # the CPU allocator has no cache
     device, unused = largest.at_reserved_peak(), largest.memory.reserved_unused_bytes
     free_segments, has_segments = None, False
     if device and device.split_bytes is not None and device.reserved_bytes:

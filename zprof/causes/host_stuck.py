@@ -1,4 +1,4 @@
-"""ZP602: a rank has finished all that it entered, and its host does not enter the next operation.
+"""ZP602: a rank has finished all operations that it entered, and its host does not enter the next one.
 
 No other rank holds it up. Its current line shows why it is stuck: saved by the watcher, or by py-spy.
 """

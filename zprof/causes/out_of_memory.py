@@ -78,7 +78,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None
     failure = max(failures, key=lambda entry: (entry.short_bytes or 0, entry.requested_bytes, -entry.rank))
     folder = analysis.source.manifest.folder if analysis.source is not None else ""
     name, size = _find_largest_tenant(failure)
-    usable = None  # by defragmentation; else less memory must be used
+    usable = None  # by defragmentation; otherwise the program must use less memory
     if failure.would_fit_defragmented:
         usable = failure.requested_bytes, max(failure.requested_bytes, failure.split_bytes or 0)
     return Signal(

@@ -87,7 +87,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     """Return a signal if gradients are needlessly alive in a forward pass."""
     largest = find_largest_rank(analysis)
     if largest is None or not largest.phases:
-        return None  # a recording has phases; an imported file has none, and nobody can add them
+        return None  # recordings have phases; imported files have none, and none can be added
     forwards = read_forward_gradients(analysis, largest)
     if forwards is None:
         return make_untested("no_forward")

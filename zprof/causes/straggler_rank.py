@@ -194,6 +194,6 @@ def observe(step: PlayedStep) -> Observation | None:
 
 @CAUSE.edit
 def even_out_late_ranks(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Return the step in which the late ranks, or all ranks, take as long as the median one."""
+    """Return the step in which the late ranks, or all ranks, take as long as the median rank."""
     late = sorted({entry.rank for entry in finding.evidence if entry.rank is not None})
     return [edits.even_out_ranks(graph, late), edits.even_out_ranks(graph)] if late else []

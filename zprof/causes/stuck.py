@@ -43,7 +43,7 @@ _MAX_SIDES, _MAX_PLACES = 3, 2
 
 
 def find_stuck(analysis: RunAnalysis, kind: HangClass) -> Hang | None:
-    """Return what the job waits for if it is stuck for this reason."""
+    """Return the hang if the job is stuck for this reason."""
     return analysis.hang if is_stuck(analysis.hang) and analysis.hang.kind is kind else None
 
 

@@ -109,7 +109,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     gathered = mean_per_step(analysis, seen.gathers.ints("bytes").sum())
     reduced = mean_per_step(analysis, seen.reductions.ints("bytes").sum())
     return Signal(
-        confidence=sure if is_sure else Confidence.LOW,  # otherwise only three psi, a note
+        confidence=sure if is_sure else Confidence.LOW,  # otherwise only the 3 psi were found: a note
         words={
             "size": f"{format_bytes(gathered)} of " if gathered else "",
             "bound": "at most, because ranks are missing; " if is_bound else "",

@@ -100,7 +100,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
 
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation | None:
-    """Return the step with one message per block, if blocks are seen and have several.
+    """Return the step with one message per block, if blocks are known and have several messages.
 
     If it takes as long although names show parts of blocks, the signs in the recording remain valid. Units
     larger than blocks cannot be played.

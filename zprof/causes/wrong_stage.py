@@ -1,4 +1,4 @@
-"""ZP206: this stage frees less memory than it costs, or a different stage would free more.
+"""ZP206: this stage frees less memory than it costs, or another stage would free more.
 
 With a baseline in a lower stage, with the same model, number of ranks and similar activation sizes:
 the peak of the higher stage is not below the peak of the lower one (within 2 %). This is measured, so the
@@ -101,7 +101,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     ):
         measured = _compare_with_baseline(analysis, largest, baseline, before)
         if measured or baseline.training.stage == sharding.stage - 1:
-            return measured  # a measurement is not followed by a guess
+            return measured  # no guess after a measurement
     if sharding.stage == 3:
         return _judge_stage_3(analysis, largest, sharding)
     return _judge_whole_parameters(analysis, largest, sharding)

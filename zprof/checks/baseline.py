@@ -165,7 +165,7 @@ def _make_time(report: Report) -> TimeBaseline | None:
     ranks = report.time.per_rank
     if not steps or not ranks:
         return None
-    means = []  # of a step over its ranks
+    means = []  # mean of a step over its ranks
     for step in sorted(steps):
         rows = [
             (

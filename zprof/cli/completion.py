@@ -58,7 +58,7 @@ def complete() -> None:
     words = os.environ.get("COMP_LINE", "").split()[1:]
     try:
         parser, _ = build_parser(words)
-    except Exception:  # whatever a broken or missing package raises: the line is not broken
+    except Exception:  # any error of a broken or missing package must not break the line
         parser, _ = build_parser(())
     argcomplete.autocomplete(
         parser,

@@ -50,7 +50,7 @@ def run_command(arguments: Sequence[str]) -> int | Callable[[], int]:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    if "_ARGCOMPLETE" in os.environ:  # the shell asks, because of a key press
+    if "_ARGCOMPLETE" in os.environ:  # the shell requests completions
         from zprof.cli.completion import complete
 
         complete()

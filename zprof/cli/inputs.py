@@ -28,7 +28,7 @@ def refuse_missing(*paths: Path | None) -> None:
         try:
             exists = path is None or path.exists()
         except (OSError, ValueError):
-            return  # whoever opens it says what is wrong with it
+            return  # opening it reports what is wrong
         if path is not None and not exists:
             from zprof.base.errors import make_missing_error
 
@@ -127,7 +127,7 @@ def refuse_unmeasured(report: "Report") -> None:
             hint="record with ProfilerActivity.CPU, and CUDA where there is a device",
         )
     device_gaps = [gap for gap in report.gaps if gap.kind in ("unknown_device", "device")]
-    for gap in device_gaps[:1]:  # the other ranks' lanes are alike
+    for gap in device_gaps[:1]:  # the other ranks' lanes are similar
         raise MissingData(f"{name}: {printable(gap.reason)}", hint=printable(gap.remedy))
     raise MissingData(
         f"{name}: neither times nor memory in it, so nothing was measured",

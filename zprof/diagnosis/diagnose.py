@@ -128,7 +128,7 @@ def _list_needs(analysis: RunAnalysis) -> frozenset[Need]:
 
 def _select_causes(analysis: RunAnalysis, has: frozenset[Need]) -> Mapping[str, Cause]:
     """Return the causes to look for: the cost of a step does not explain why a job is dead."""
-    is_dump = analysis.run.source == FLIGHT_RECORDER  # it has neither times nor memory
+    is_dump = analysis.run.source == FLIGHT_RECORDER  # a dump has neither times nor memory
     if not is_dump and not is_stuck(analysis.hang):
         return load_causes(has)
     hangs = load_causes(frozenset({Need.HANG}))

@@ -162,7 +162,7 @@ def look_at_step(step: PlayedStep, cause: Cause) -> Finding | Absent | None:
     seen = cause.look_at_step(step)
     if not isinstance(seen, Observation):
         return seen
-    unlocated = replace(seen, locate=lambda: None)  # its line is looked for once it is a finding
+    unlocated = replace(seen, locate=lambda: None)  # the line is located only for findings
     played = (
         list_gains(step, make_finding(step.analysis, cause, unlocated), cause)
         if seen.changed is None
@@ -267,7 +267,7 @@ def price_finding(step: PlayedStep, finding: Finding, cause: Cause) -> tuple[Fin
     if step.has_kernels and cause.is_refuted is not None and cause.is_refuted(step):
         return None, True
     gains = list_gains(step, finding, cause)
-    if not gains:  # nothing of the step is the cause: it cannot be said what it costs
+    if not gains:  # the edit changes nothing in the step: the cost is unknown
         return finding, False
     low, high = widen_gains(min(gains), max(gains), step.step_ns)
     is_negligible = high < _NEGLIGIBLE_RATIO * step.step_ns
@@ -277,7 +277,7 @@ def price_finding(step: PlayedStep, finding: Finding, cause: Cause) -> tuple[Fin
         if step.has_kernels and is_negligible and finding.severity is Severity.LOW:
             return None, True
         finding = replace(finding, severity=rate_severity(high, step.step_ns))
-    if is_negligible:  # the step without the cause takes as long: its signs are real, but cost nothing
+    if is_negligible:  # the step without the cause takes as long: the signs are real, but cost nothing
         noted = change_saving(finding, (0.0, high), SavingNote.GAINS_NOTHING, confidence=Confidence.LOW)
         return noted, True
     # a single step does not show if its content recurs

@@ -124,7 +124,7 @@ def judge(case: Case) -> Verdict:
         if hang.status is HangStatus.STUCK:
             told = next((each.sentence for each in case.findings if each.is_hang), "stuck: why is not known")
             return _make_verdict(_RISK, told)
-        from zprof.causes.stuck import describe_not_stuck  # most runs have no such state
+        from zprof.causes.stuck import describe_not_stuck  # rarely needed
 
         if not ending:
             return _make_verdict(_OF_HANGS[hang.status], describe_not_stuck(hang))

@@ -70,7 +70,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
     key: str
     what: str
-    value: int | float  # a whole number stays one
+    value: int | float  # integers stay integers
     unit: str
     rank: int | None = None
 

@@ -71,7 +71,7 @@ class Child:
             return self._process.returncode
         try:
             state = os.waitid(os.P_PID, self.number, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:  # this process ignores SIGCHLD, or somebody else has reaped it
+        except ChildProcessError:  # this process ignores SIGCHLD, or other code has reaped it
             return self._process.poll()
         if state is None:
             return None
@@ -97,7 +97,7 @@ class Child:
     def _send(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
             if self._leads_session:
-                os.killpg(self.number, number)  # also if it has exited itself: its descendants may run
+                os.killpg(self.number, number)  # even if it has exited: its descendants may run
             else:
                 self.send_signal(number)
 

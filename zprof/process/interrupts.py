@@ -99,7 +99,7 @@ def keep_interrupts() -> Iterator[Interrupts]:
         return
 
     def handle_discarded(unraisable: "sys.UnraisableHookArgs") -> None:
-        if not issubclass(unraisable.exc_type, _Interrupt):  # which comes again, and need not be printed
+        if not issubclass(unraisable.exc_type, _Interrupt):  # it is raised again and need not be printed
             hook(unraisable)
 
     signal.signal(signal.SIGINT, interrupts)

@@ -134,7 +134,7 @@ class ProcessWorkers(Generic[_State]):
                     process = context.Process(target=_serve, args=(other, state), daemon=True)
                     process.start()
                     self._processes.append(process)
-                    other.close()  # so that the end of the process ends the connection
+                    other.close()  # so the end of the process closes the connection
         except (OSError, EOFError, ValueError) as error:
             self.close()
             raise WorkerFailed("no process can be started") from error

@@ -57,7 +57,7 @@ def lock_folder(folder: Path, max_wait_s: float) -> Iterator[bool]:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         is_locked = _lock(handle, time.monotonic() + max_wait_s)
-        yield is_locked and os.path.samestat(os.fstat(handle), os.stat(folder))  # else it was replaced
+        yield is_locked and os.path.samestat(os.fstat(handle), os.stat(folder))  # otherwise it was replaced
     finally:
         os.close(handle)
 
@@ -128,7 +128,7 @@ def remove_leftovers() -> None:
     """Remove this user's folders whose owner has certainly ended; called when a recording starts."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
-            status = folder.lstat()  # a link may lead to anything
+            status = folder.lstat()  # a link may point to anything
             if (
                 (stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid())
                 and (owner := _read_owner(folder)) is not None

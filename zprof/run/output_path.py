@@ -129,7 +129,7 @@ def lock_output(path: Path) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            lock.unlink()  # before the lock is released: whoever waits for it notices
+            lock.unlink()  # before releasing the lock, so a waiting process notices
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_UN)  # a fork of this process may have the file open too
         os.close(handle)

@@ -170,7 +170,7 @@ def _read(
     present = [column for column in requested if column in available]
     table = parquet.read(columns=present, use_threads=use_threads)
     if parquet.metadata.num_row_groups > 1:
-        table = table.unify_dictionaries().combine_chunks()  # each group has its own dictionary of texts
+        table = table.unify_dictionaries().combine_chunks()  # each group has its own dictionary of strings
     for column in requested:
         if column not in available:
             field = TABLES[name].field(column)

@@ -67,7 +67,7 @@ class CpuHost(Host):
         yield from self.run_here(task)
         names = dict.fromkeys(
             (name_operator(kind, key), name_operator(kind, 0))
-        )  # an autograd node, and in it
+        )  # an autograd node, and inside it
         for name in names:
             self.row("cpu_op", name, int(tid), task.start, 0)
 
