@@ -143,10 +143,10 @@ def measure_group_rates(reached: ReachedBandwidth) -> list[GroupRate]:
     """Return one entry per kind and group; messages of at least a quarter of the largest size are large."""
     found = []
     for kind in KINDS:
-        each = reached.by(kind)
-        groups = each.group_by("group")
-        for group, places in zip(each.texts("group").at(groups.first), groups.split(), strict=True):
-            rows = each.at(places)
+        messages = reached.by(kind)
+        groups = messages.group_by("group")
+        for group, places in zip(messages.texts("group").at(groups.first), groups.split(), strict=True):
+            rows = messages.at(places)
             large = rows.at(rows.ints("bytes") >= LARGE_RATIO * rows.ints("bytes").max())
             found.append(
                 GroupRate(
@@ -270,12 +270,13 @@ def comparable_kinds(analysis: RunAnalysis, kind: CollectiveKind) -> tuple[Colle
 
 def bus_bandwidths(analysis: RunAnalysis, rows: Columns, kind: CollectiveKind) -> Columns:
     """Return size, group, number of ranks and bandwidth of each matched collective of a kind."""
-    each = measure_transfers(analysis, select_kind(rows, kind))
-    sizes, size = np.unique(each.ints("group_size"), return_inverse=True)
+    messages = measure_transfers(analysis, select_kind(rows, kind))
+    sizes, size = np.unique(messages.ints("group_size"), return_inverse=True)
     factors = np.array([bus_factor(kind, size) for size in sizes.tolist()], dtype=np.float64)[size.ravel()]
-    bytes_per_s = each.ints("bytes") * factors / each.floats("elapsed_ns") * 1e9
-    each = each.with_columns(bytes_per_s=bytes_per_s)
-    return each.at((each.ints("bytes") > 0) & (bytes_per_s > 0))  # 0: the size of the group is unknown
+    bytes_per_s = messages.ints("bytes") * factors / messages.floats("elapsed_ns") * 1e9
+    messages = messages.with_columns(bytes_per_s=bytes_per_s)
+    # The bandwidth is 0 if the group's size is unknown.
+    return messages.at((messages.ints("bytes") > 0) & (bytes_per_s > 0))
 
 
 def bandwidth_within_hosts(runs: Iterable[RunAnalysis], kind: CollectiveKind, size: float) -> float | None:

@@ -282,18 +282,18 @@ def _ratios_to_median(graph: Graph, times: Sequence[Floats], chosen: Bools) -> l
     Time is removed from tasks that are slower than on other ranks, because a host stall affects one call, not
     all calls. If the ranks' tasks in a step differ, all tasks lose time in proportion.
     """
-    left = [np.ones(len(each)) for each in times]
+    left = [np.ones(len(rank_times)) for rank_times in times]
     for step in np.flatnonzero(chosen.any(axis=0)).tolist():
         places = [np.flatnonzero(step_places(rank) == step) for rank in graph.ranks]
-        own = [each[place] for each, place in zip(times, places, strict=True)]
-        alike = len({len(each) for each in own}) == 1
+        own = [rank_times[place] for rank_times, place in zip(times, places, strict=True)]
+        alike = len({len(rank_times) for rank_times in own}) == 1
         usual = lower_median(np.array(own)) if alike else 0.0
-        sums = np.array([each.sum() for each in own])
+        sums = np.array([rank_times.sum() for rank_times in own])
         excess = sums - lower_median(sums[:, None])
-        for at in np.flatnonzero(chosen[:, step] & (excess > 0)).tolist():
-            over = np.maximum(0.0, own[at] - usual)
-            removed = over * min(1.0, excess[at] / max(1.0, over.sum()))
-            left[at][places[at]] = 1.0 - removed / np.maximum(1.0, own[at])
+        for index in np.flatnonzero(chosen[:, step] & (excess > 0)).tolist():
+            over = np.maximum(0.0, own[index] - usual)
+            removed = over * min(1.0, excess[index] / max(1.0, over.sum()))
+            left[index][places[index]] = 1.0 - removed / np.maximum(1.0, own[index])
     return left
 
 

@@ -383,13 +383,15 @@ def build_host_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | G
         made, blocks_on = _make_span_tasks(analysis, tracks, of_rank, steps, origin)
         tasks.append(made)
         on.append(blocks_on)
-    if not any(len(each) for each in tasks):
+    if not any(len(rank_tasks) for rank_tasks in tasks):
         return make_gap("replay_without_timed_step")
     shared = match_collectives(tasks, rows, apart=apart)
     return Graph(
         ranks=tuple(
-            _connect_rank(each, waited, own, shared.arrival_ns, begin_ns=float(window.begin_ns[0] - origin))
-            for each, waited, own, window in zip(tasks, on, shared.numbers, windows, strict=True)
+            _connect_rank(
+                rank_tasks, waited, own, shared.arrival_ns, begin_ns=float(window.begin_ns[0] - origin)
+            )
+            for rank_tasks, waited, own, window in zip(tasks, on, shared.numbers, windows, strict=True)
         ),
         transfer_ns=shared.transfer_ns,
         members=shared.members,
@@ -468,7 +470,7 @@ def _list_calls(rows: Columns | None, loads: Intervals, origin_ns: int, *, is_de
         everything = np.arange(len(rows))
         parts.append((np.full(len(rows), _LAUNCH), np.column_stack((launch, launched)), everything))
         parts.append((np.full(len(waits), _WAIT), np.column_stack((wait, woken))[waits], waits))
-    kind, spans, source = (np.concatenate(each).astype(np.int64) for each in zip(*parts, strict=True))
+    kind, spans, source = (np.concatenate(columns).astype(np.int64) for columns in zip(*parts, strict=True))
     order = np.lexsort((kind, spans[:, 0]))
     return _Calls(kind=kind[order], spans=spans[order], source=source[order])
 

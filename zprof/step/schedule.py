@@ -195,22 +195,22 @@ class _ProgramBuilder:
 
     def build(self) -> Iterator[Op]:
         yield Compute(what=HEAD)
-        for number, each in enumerate(self._passes):
-            if each.runs:
+        for number, unit_pass in enumerate(self._passes):
+            if unit_pass.runs:
                 yield StartPass(what=number)
-                yield from self._require(number, each)
+                yield from self._require(number, unit_pass)
                 yield Compute(what=number)
-                yield from self._release(number, each)
-                if each.reduces:
-                    yield from self._reduce(each)
+                yield from self._release(number, unit_pass)
+                if unit_pass.reduces:
+                    yield from self._reduce(unit_pass)
             else:
-                self._released_late.append(each.unit)
+                self._released_late.append(unit_pass.unit)
             following = self._passes[number + 1 : number + 2]
-            if not following or following[0].micro_batch != each.micro_batch:
+            if not following or following[0].micro_batch != unit_pass.micro_batch:
                 yield from self._release_units(self._released_late)
                 self._released_late.clear()
                 yield from self._wait_pending(0)
-                yield EndBackward(micro_batch=each.micro_batch)
+                yield EndBackward(micro_batch=unit_pass.micro_batch)
         yield from self._finish()
 
     def _require(self, number: int, each: Pass) -> Iterator[Op]:

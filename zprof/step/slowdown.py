@@ -73,10 +73,10 @@ def fit_slowdown(graph: Graph, copies: Collection[str], *, by_time: bool = False
     numbers: dict[tuple[object, ...], int] = {}
     ranks = [_read_block_kernels(rank, copies, numbers) for rank in graph.ranks]
     kernels = _Kernels(
-        log_ns=np.concatenate([each.log_ns for each in ranks]),
-        beside_ratio=np.concatenate([each.beside_ratio for each in ranks]),
-        place=np.concatenate([each.place for each in ranks]),
-        block=np.concatenate([each.block for each in ranks]),
+        log_ns=np.concatenate([kernels.log_ns for kernels in ranks]),
+        beside_ratio=np.concatenate([kernels.beside_ratio for kernels in ranks]),
+        place=np.concatenate([kernels.place for kernels in ranks]),
+        block=np.concatenate([kernels.block for kernels in ranks]),
     )
     if not len(kernels.log_ns):
         return None

@@ -406,7 +406,7 @@ def read_messages(rank: RankGraph, kinds: Texts, groups: Texts, copies: Collecti
     works = is_compute(rank, copies)
     blocks = find_blocks(rank, copies)
     computing = np.flatnonzero(works)
-    gathers = np.array([each == _GATHER for each in kind], dtype=np.bool_)
+    gathers = np.array([word == _GATHER for word in kind], dtype=np.bool_)
     needed = _first_needed_by(rank, at, gathers, computing)
     before = computing[np.maximum(0, np.searchsorted(computing, at) - 1)] if len(computing) else at
     served = np.where(gathers, needed, before)

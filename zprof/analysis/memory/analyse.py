@@ -375,7 +375,7 @@ def _read_devices(alloc: Columns, role: Columns, timeline: Timeline) -> list[_De
 
 
 def _choose_own_device(devices: list[_Device]) -> tuple[_Device, list[_Device], list[_Device]]:
-    """Return the rank's own device (accelerator with the largest peak, else the host), the host, and others."""
+    """Return the own device (accelerator with the largest peak, else the host), the host, and the others."""
     accelerators = [device for device in devices if device.name != _HOST]
     own = max(accelerators or devices, key=lambda device: device.peak.bytes)
     host = [device for device in devices if device.name == _HOST and device is not own]
