@@ -1,9 +1,9 @@
-"""Render a check for CI systems: GitHub annotations, JUnit XML and SARIF.
+"""Render a check for CI systems: as GitHub annotations, JUnit XML and SARIF.
 
-GitHub shows the first ten errors, ten warnings and ten notices of a step, so failures come first.  In JUnit
-the property ``peak_memory.value`` has the formatted figure, ``peak_memory.value_bytes`` the number.  In SARIF
-a limit from a file is located in that file, where the user would change it; findings are notes and never
-fail the check.
+GitHub shows the first ten errors, ten warnings and ten notices of a step, so failures come first.  In JUnit,
+the property ``peak_memory.value`` has the formatted figure and ``peak_memory.value_bytes`` the number.  In
+SARIF, a limit from a file has its location in that file, where the user would change it; findings are notes
+and never fail the check.
 """
 
 from collections.abc import Iterator

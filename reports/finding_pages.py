@@ -1,6 +1,6 @@
 """Load the documentation page of a finding, from ``docs/findings`` or from the wheel.
 
-A page is Markdown: ``# ZPnnn cause``, what the cause means in bold, then sections.
+A page is Markdown: ``# ZPnnn cause``, the meaning of the cause in bold, then sections.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ _FOLDER = "findings"
 
 
 def find_cause(name: str) -> IndexEntry:
-    """Return the cause with this id or name; case is ignored, and - and _ are equal.
+    """Return the cause with this id or name, ignoring case and treating - and _ as equal.
 
     Raises:
         BadInput: the name is unknown; the hint lists the closest names.
@@ -31,7 +31,7 @@ def find_cause(name: str) -> IndexEntry:
 
 
 def read_page(identifier: str) -> str:
-    """Read the page of a finding as Markdown; the id may come from a stranger's report.
+    """Read the page of a finding as Markdown; the id may come from an untrusted report.
 
     Raises:
         BadInput: this version has no page for the id.

@@ -15,14 +15,14 @@ from zprof.model.report import Report, WhatIf
 from zprof.reports.page import Page
 
 Document = TypeVar("Document")
-#: A check and the report that it checked.
+#: A check and the report it checked.
 Checked = tuple[Check, Report]
 
 
 class Format(Struct, Generic[Document], frozen=True, kw_only=True):
     """An output format: its name, file suffixes and renderer.
 
-    ``make_page``: set for text, which a terminal may show in colour (``render_text``).
+    ``make_page``: set for text only, which a terminal may show in colour (``render_text``).
     """
 
     name: str
@@ -157,7 +157,7 @@ FORMATS: tuple[Format[Report], ...] = (
 )
 DIAGNOSES: tuple[Format[Report], ...] = _make_formats(_make_diagnosis_page)
 PLANS: tuple[Format[Plan], ...] = _make_formats(_make_plan_page)
-#: With all assumptions in full as text; the other formats always have them in full.
+#: Text with all assumptions in full; the other formats always have them in full.
 PLANS_IN_FULL: tuple[Format[Plan], ...] = _make_formats(partial(_make_plan_page, everything=True))
 WHATIFS: tuple[Format[WhatIf], ...] = _make_formats(_make_whatif_page)
 WHATIFS_IN_FULL: tuple[Format[WhatIf], ...] = _make_formats(partial(_make_whatif_page, everything=True))
@@ -187,7 +187,7 @@ def by_name(name: str, formats: Sequence[Format[Any]] = FORMATS) -> Format[Any]:
     """Return the format with this name.
 
     Raises:
-        BadInput: there is no such format; the hint lists all names.
+        BadInput: there is no format with this name; the hint lists all names.
     """
     for entry in formats:
         if entry.name == name:

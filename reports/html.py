@@ -1,11 +1,11 @@
 """Render a page as a single self-contained HTML file that works offline and without JavaScript.
 
-Everything that a template inserts is made printable, shortened and escaped here and nowhere else.  Only this
-package's own style sheet and script, and JSON data without ``<`` are inserted verbatim.  A
+Everything inserted by a template is made printable, shortened and escaped here and nowhere else. Only the
+package's style sheet and script, and JSON data without ``<``, are inserted verbatim.  A
 Content-Security-Policy blocks all loading, and allows only this style sheet and this script, by their hashes.
 
-A fragment is the same inside somebody else's page, such as the output of a notebook cell: no scripts, and its
-style sheet applies to it only. Zoomable charts are left out.
+A fragment is for another page, such as the output of a notebook cell: it has no scripts, its style sheet
+applies to itself only, and zoomable charts are omitted.
 """
 
 import base64
@@ -26,24 +26,24 @@ from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page
 from zprof.reports.table import MAX_ROWS, UNKNOWN, Cell, Marked, Table
 from zprof.reports.text import format_omission, select_rows
 
-#: Style classes of the lines of a chart, in order.
+#: Style classes of chart lines, in order.
 LINE_COLOURS = ("series-a", "series-b", "series-c", "series-d")
 MAX_NAME, MAX_SENTENCE = 160, 2_000
 _CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _SCOPE = ".zprof"
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _PRELUDE = re.compile(r"\s*([^{}]*?)\s*([{}])")
-#: A comma between selectors, as opposed to one inside ``:is(a, b)``.
+#: A comma between selectors, not inside ``:is(a, b)``.
 _SELECTOR_COMMA = re.compile(r",(?![^(]*\))")
 
 
 def render_html(page: Page) -> str:
-    """Return the page; it contains a script only if it has a memory timeline."""
+    """Return the page, with a script only if it has a memory timeline."""
     blocks = (block for section in page.sections for block in section.blocks)
     chart = next((block for block in blocks if isinstance(block, AreaChart)), None)
     style, script = _read_file("style.css"), "" if chart is None else _read_file("script.js")
     template = make_environment().get_template("page.html.j2")
-    # The Content-Security-Policy; an empty script allows none.
+    # The Content-Security-Policy; an empty script allows no script.
     text = template.render(
         page=page,
         style=Markup(style),
@@ -58,7 +58,7 @@ def render_html(page: Page) -> str:
 
 
 def make_environment() -> Environment:
-    """Return the environment of the templates, in which everything inserted is sanitized and escaped."""
+    """Return the template environment, which sanitizes and escapes everything inserted."""
     environment = Environment(
         loader=PackageLoader("zprof.reports", "templates"),
         autoescape=True,
@@ -79,19 +79,19 @@ def make_environment() -> Environment:
 
 
 def _sanitize(value: Any) -> Any:
-    """Return text without control characters, a number formatted; leave markup unchanged."""
+    """Return text without control characters and numbers formatted; leave markup unchanged."""
     if isinstance(value, Value):
         return format_value(value, UNKNOWN)
     return value if isinstance(value, Markup) else shorten(printable(value), MAX_SENTENCE)
 
 
 def _shorten(value: object, width: int = MAX_NAME) -> str:
-    """Shorten a name; the JSON has the full name."""
+    """Shorten a name; the full name is in the JSON."""
     return shorten(printable(value), width)
 
 
 def _remove_mark(cell: Cell) -> Cell:
-    """Return the text of a cell with a meaning, which its words have too."""
+    """Return the text of a marked cell; the text conveys the mark too."""
     return cell.text if isinstance(cell, Marked) else cell
 
 
@@ -115,7 +115,7 @@ def _build_line_legend(chart: LineChart) -> tuple[LegendEntry, ...]:
 
 
 def build_chart_data(chart: AreaChart) -> Markup:
-    """Return the points of a chart as JSON that cannot close its script element."""
+    """Return the chart points as JSON that cannot close its script element."""
     tree = {
         "time_ms": chart.time_ms,
         "end_ms": chart.end_ms,
@@ -168,12 +168,12 @@ def render_html_fragment(page: Page) -> str:
 
 
 def scope_style(style: str, scope: str = _SCOPE) -> str:
-    """Return a style sheet whose rules apply inside ``scope`` only; ``:root`` and ``body`` become it."""
+    """Return the style sheet with all rules limited to ``scope``, which replaces ``:root`` and ``body``."""
     return "".join(_scope_rules(_COMMENT.sub("", style), scope))
 
 
 def _scope_rules(style: str, scope: str) -> Iterator[str]:
-    """Yield the style sheet in parts: rules that hold declarations get the scope, ``@media`` does not."""
+    """Yield the style sheet in parts: rules with declarations get the scope, ``@media`` does not."""
     at = 0
     for match in _PRELUDE.finditer(style):
         if match.start() < at:

@@ -1,7 +1,7 @@
-"""Render a report as JUnit XML: the verdict and each finding as a case; gaps are skipped cases.
+"""Render a report as JUnit XML: the verdict and each finding are cases, gaps are skipped cases.
 
 A finding fails if its severity is high or medium and its confidence is not low; else it passes with the
-evidence in its output.  The verdict fails a run that is slower or at risk, so that a regression without a
+evidence in its output. The verdict fails for a run that is slower or at risk, so a regression without a
 finding does not pass.
 
 ``testsuites/testsuite(name, tests, failures, errors, skipped)/(properties, testcase*, system-out)``; a case
@@ -176,7 +176,7 @@ def _list_properties(report: Report) -> Iterator[tuple[str, str]]:
     yield "modelled", "; ".join(report.run.modelled) or "nothing"
     if report.time.per_rank:
         yield "step_time", format_ns(step_ns(report.time.per_rank))
-        # Of the time in collectives; the gate ``exposed_ratio`` is a share of the step.
+        # A share of the time in collectives; the gate ``exposed_ratio`` is a share of the step.
         exposed, share = exposure(report.time.per_rank), "no collective ran"
         if exposed.ratio is not None:
             share = f"{BOUND_WORDS[exposed.bound]}{format_percent(exposed.ratio)}"

@@ -1,10 +1,10 @@
-"""Lay out text for the terminal width (80 by default), render Markdown in it, and escape names from a run.
+"""Lay out text for the terminal width (80 by default), render Markdown, and escape names from a run.
 
-In a log, GitHub reads ``::error title=T::MESSAGE`` as a command, with %, carriage return and line feed as
-%25, %0D and %0A, and in properties also ``:`` and ``,``; see ``escapeData`` and ``escapeProperty`` of its
-toolkit and https://docs.github.com/actions/reference/workflow-commands-for-github-actions.
+In a log, GitHub reads ``::error title=T::MESSAGE`` as a command. It encodes %, carriage return and line feed
+as %25, %0D and %0A, and in properties also ``:`` and ``,``; see ``escapeData`` and ``escapeProperty`` in the
+GitHub toolkit and https://docs.github.com/actions/reference/workflow-commands-for-github-actions.
 
-In Markdown, names may hold markup, HTML, links, mentions (@team), references (#12, !3, GH-4), emoji codes
+In Markdown, names may contain markup, HTML, links, mentions (@team), references (#12, !3, GH-4), emoji codes
 and formulas.  CommonMark characters are escaped.  Forges (GitHub, GitLab) interpret more in the remaining
 text, but never inside code spans, so a word that a forge could turn into a link, an image or a mention is
 formatted as code.  Formats: https://spec.commonmark.org/0.31.2, https://github.github.com/gfm.
@@ -20,28 +20,29 @@ from typing import ClassVar
 
 from zprof.base.formatting import display_width, printable, shorten
 
-#: Width for files and pipes; the minimum that tables need and the maximum that is still readable.
+#: Width for files and pipes; minimum width for tables; maximum readable width.
 WIDTH = 80
 _MIN_WIDTH, _MAX_WIDTH = 60, 120
 INDENT = "  "
 _WIDTH: ContextVar[int] = ContextVar("page_width", default=WIDTH)
 _COMMENT = re.compile(r"^(.*\S)\s+# (.*)$")
-#: A shell command: assignments, a program that zprof tells people to run, and its arguments without prose.
+#: A shell command: assignments, a program that zprof tells users to run, and arguments without prose.
 _SHELL = re.compile(
     r"(?:export )?(?=\S)(?:[A-Z][A-Z0-9_]*=[^\s,;]+(?: |$))*"
     r"(?:(?:zprof|torchrun|python3?|pip|numactl|nvidia-smi|deepspeed|accelerate)(?: [^\s,;()]+)*)?"
 )
 _STRING = re.compile("""\"[^\"]*\"|'[^']*'""")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
-#: What a closing bracket may belong to, as the start of an expression.
+#: Expression starts that complete a closing bracket.
 _OPENING = {")": "f(", "]": "[", "}": "{"}
-#: Longer lines are slow to parse, so they count as text.
+#: Longer lines count as text, because they are slow to parse.
 _MAX_CODE_LENGTH = 500
 _NO_BREAK = "\0"
-#: A space between a number and its unit, where a line must not break.
+#: A space between a number and its unit; lines must not break there.
 _UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|[KMGT]i?B|[MG]B/s)(?![A-Za-z/]))")
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
-#: GitHub commands count at the start of a line; those of old GitHub, Azure and TeamCity count anywhere.
+#: GitHub commands take effect at the start of a line; commands of old GitHub, Azure and TeamCity take effect
+#: anywhere.
 _AT_LINE_START = re.compile(r"^(\s*)::")
 _ANYWHERE = re.compile(r"##(\w*)\[")
 _MAX_MESSAGE, _MAX_COMMAND_TITLE = 4_000, 200
@@ -63,7 +64,7 @@ def page_columns(columns: int) -> Iterator[None]:
 
 
 def render_heading(title: str, note: str = "") -> list[str]:
-    """Return a title on the left and a note on the right, or on lines of its own if it does not fit."""
+    """Return a title on the left and a note on the right, or on its own lines if it does not fit."""
     title = shorten(title, get_page_width())
     space = get_page_width() - display_width(title) - display_width(note)
     if space >= 2 or not note:
@@ -73,7 +74,9 @@ def render_heading(title: str, note: str = "") -> list[str]:
 
 
 def format_fix_line(text: str, *, first: str, rest: str | None = None) -> list[str]:
-    """Return the lines of a fix: wrap text, never code; a comment that does not fit goes above its code."""
+    """Return the lines of a fix: wrap text, never code, and move a comment that does not fit above its
+    code.
+    """
     if display_width(first) + display_width(text) <= get_page_width():
         return [f"{first}{text}".rstrip()]
     if not is_code(text):
@@ -88,7 +91,7 @@ def format_fix_line(text: str, *, first: str, rest: str | None = None) -> list[s
 
 
 def wrap_sentence(text: str, *, first: str = INDENT, rest: str | None = None) -> list[str]:
-    """Wrap a text; the command that it ends with, if it does not fit, stands on a line of its own."""
+    """Wrap text; a command at the end gets its own line if it does not fit."""
     prose, colon, command = text.rpartition(": ")
     is_short = display_width(first) + display_width(text) <= get_page_width()
     if is_short or not colon or not _SHELL.fullmatch(command):
@@ -98,7 +101,7 @@ def wrap_sentence(text: str, *, first: str = INDENT, rest: str | None = None) ->
 
 
 def is_code(text: str) -> bool:
-    """Return True for a line of Python, a part of a JSON object, or a shell command, as opposed to prose."""
+    """Return True for a line of Python, a part of a JSON object, or a shell command; False for prose."""
     if len(text) > _MAX_CODE_LENGTH:
         return False
     match = _COMMENT.match(text)
@@ -116,7 +119,7 @@ def is_code(text: str) -> bool:
 
 
 def _close_brackets(line: str) -> str:
-    """Complete the brackets of one line of a longer statement, so that it parses on its own."""
+    """Complete the brackets of one line of a longer statement, to parse the line alone."""
     before, after = "", ""
     for character in _STRING.sub('""', line):
         if character in _CLOSING:
@@ -144,7 +147,7 @@ def wrap(text: str, *, first: str = INDENT, rest: str | None = None, width: int 
 
 
 def _split_words(text: str, width: int) -> list[str]:
-    """Return the words; split words that are longer than a line."""
+    """Return the words, splitting those longer than a line."""
     words: list[str] = []
     for word in _UNIT_SPACE.sub(_NO_BREAK, text).split(" "):
         remaining = word.replace(_NO_BREAK, " ")
@@ -165,16 +168,16 @@ def render_bar(share: float, width: int) -> str:
 
 
 def render_markdown_text(markdown: str, width: int | None = None, *, colour: bool = False) -> str:
-    """Render Markdown with rich, with or without colour, to the page width or to a box of ``width`` columns.
+    """Render Markdown with Rich, with or without colour, at the page width or in a box of ``width`` columns.
 
-    On a page code is not wrapped: a line that is too long runs over, so that it can be copied.
+    On a page, code is not wrapped: long lines overflow, so they can be copied.
     """
     from rich.console import Console, ConsoleOptions
     from rich.markdown import CodeBlock, Heading, Markdown
     from rich.text import Text
 
     class LeftHeading(Heading):
-        """A left-aligned heading; below the title in capitals, because plain text has no bold type."""
+        """A left-aligned heading, in capitals below the title level, because plain text has no bold type."""
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
             title = self.text.plain if self.tag == "h1" else self.text.plain.upper()
@@ -224,7 +227,7 @@ def _escape_data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-#: Underscores inside a word need no escape.
+#: Underscores inside a word need no escaping.
 _ESCAPED = re.compile(r"[\\`*\[\]<>&~$#{}]|(?<![^\W_])_|_(?![^\W_])")
 #: Text that forges interpret: addresses, mentions, references, emoji codes, formulas, dotted names (domains);
 #: GitLab also ``%"a milestone"``, ``~"a label"`` and ``[vulnerability:12]``.
@@ -233,7 +236,7 @@ _FORGE_MARKUP = re.compile(
     r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b",
     re.IGNORECASE,
 )
-#: Line starts that would make a list, a rule, a setext heading or a GitLab quick action.
+#: Line starts that would create a list, a rule, a setext heading or a GitLab quick action.
 _LINE_START = re.compile(r"^(?:/|[-+=](?=\s|$|[-=\s]+$)|\d{1,9}(?=[.)](?:\s|$)))")
 _PUNCTUATED_WORD = re.compile(r"""([("']*)(.*?)([)"',.;:]*)""")
 _TICKS = re.compile(r"`+")
@@ -244,7 +247,7 @@ _MAX_LINES = 60
 def escape_prose(text: object, max_length: int = _MAX_PROSE) -> str:
     """Escape one line of text for a paragraph, a list item or a table cell."""
     words = shorten(" ".join(printable(text).split()), max_length).split(" ")
-    # Escape a line start that would make a list, a rule or a quick action.
+    # Escape a line start that would create a list, a rule or a quick action.
     line = " ".join(_escape_word(word, max_length) for word in words)
     match = _LINE_START.match(line)
     if match is None:
@@ -254,7 +257,7 @@ def escape_prose(text: object, max_length: int = _MAX_PROSE) -> str:
 
 
 def format_code(name: object, max_length: int = _MAX_NAME) -> str:
-    """Return a name as a code span; ``|`` is escaped, because it would end a table cell."""
+    """Return a name as a code span, escaping ``|``, which would end a table cell."""
     text = shorten(" ".join(printable(name).split()), max_length).replace("|", "\\x7c")
     if not text:
         return ""
@@ -264,7 +267,7 @@ def format_code(name: object, max_length: int = _MAX_NAME) -> str:
 
 
 def format_code_block(lines: Sequence[object]) -> str:
-    """Return lines as a code block, safe for any content and safe to print in a CI log."""
+    """Return lines as a code block that is safe for any content and in a CI log."""
     escaped = [escape_log_line(shorten(printable(line), _MAX_LINE)) for line in lines[:_MAX_LINES]]
     if len(lines) > _MAX_LINES:
         escaped.append(f"… and {len(lines) - _MAX_LINES} more lines")
@@ -274,7 +277,7 @@ def format_code_block(lines: Sequence[object]) -> str:
 
 
 def _escape_word(word: str, max_length: int) -> str:
-    """Format a word as code if a forge would interpret it; punctuation around it stays outside."""
+    """Format a word as code if a forge would interpret it, leaving the punctuation around it outside."""
     if not _FORGE_MARKUP.search(word):
         return _escape_plain(word)
     match = _PUNCTUATED_WORD.fullmatch(word)

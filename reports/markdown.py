@@ -1,7 +1,7 @@
 """Render a page as Markdown for a pull request or an issue, in at most 65,000 characters.
 
-GitHub rejects comments of more than 65,536 characters.  Blocks that do not fit are left out one by one, and
-the last line lists them.  Drawings are left out: tables have their numbers.
+GitHub rejects comments of more than 65,536 characters.  Blocks that do not fit are omitted one by one, and
+the last line lists them. Drawings are omitted, because tables have the same numbers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,13 +25,13 @@ from zprof.reports.table import Cell, Kind, Row, Table, format_cell
 from zprof.reports.text import format_omission, format_table_note, get_column_unit, select_rows
 
 MAX_CHARACTERS = 65_000
-#: Characters reserved for the line that lists what was left out.
+#: Characters reserved for the line that lists omitted blocks.
 _RESERVED = 1_000
 _MAX_CELL, _MAX_TITLE, _MAX_FACTS = 300, 160, 16
 
 
 def render_markdown(page: Page) -> str:
-    """Return all sections in order, each with as many pieces as fit, and the footer."""
+    """Return all sections in order with as many pieces as fit, and the footer."""
     foot = f"---\n{escape_prose(page.made_by, 80)}{f', {format_code(page.subject)}' if page.subject else ''}"
     remaining = MAX_CHARACTERS - _RESERVED - len(foot)
     texts, omitted = [], []
@@ -53,7 +53,7 @@ def render_markdown(page: Page) -> str:
 
 
 def _list_parts(page: Page) -> Iterator[tuple[str, bool, list[str]]]:
-    """Yield the title, the folded flag and the pieces of the head and of each section."""
+    """Yield the title, folded flag and pieces of the head and of each section."""
     mark = f"{page.verdict.mark} " if page.verdict else ""
     subject = f": {format_code(page.subject, _MAX_TITLE)}" if page.subject else ""
     head = [f"## {mark}{escape_prose(page.kind, _MAX_TITLE)}{subject}"]
@@ -74,7 +74,7 @@ def _format_part(title: str, pieces: Sequence[str], *, is_folded: bool) -> str:
 
 
 def _list_pieces(block: Block, section: str) -> list[str]:
-    """Return the pieces of a block that can be left out individually; none for a drawing."""
+    """Return the pieces of a block that can be omitted individually; empty for a drawing."""
     if isinstance(block, VerdictBlock):
         return [f"**{escape_prose(block.text)}**"] if block.text.strip() else []
     if isinstance(block, Paragraph):

@@ -1,8 +1,8 @@
 """Blocks of a page that can be rendered as text, Markdown or HTML.
 
-``reports/pages`` turns reports, plans, predictions, checks and comparisons into a ``Page``; the backends
-render its blocks and know nothing else.  Any string may contain names from a recording, so backends escape
-all of them except ``tone``, ``colour`` and ``anchor``, which zprof sets itself.
+``reports/pages`` turns reports, plans, predictions, checks and comparisons into a ``Page``; the backends know
+only its blocks.  Any string may contain names from a recording, so backends escape all strings except
+``tone``, ``colour`` and ``anchor``, which zprof sets itself.
 """
 
 from itertools import pairwise
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from zprof.reports.table import MAX_TEXT_ROWS, Table
 
-#: Anchor of the section that lists what was not measured.
+#: Anchor of the section on gaps.
 GAPS = "gaps"
 
 
@@ -37,7 +37,9 @@ class Note(Struct, frozen=True, kw_only=True):
 
 
 class Code(Struct, frozen=True, kw_only=True):
-    """Lines to copy.  ``brief`` replaces them in compact outputs: the first, and where the others are."""
+    """Lines to copy. ``brief`` replaces them in compact outputs: the first lines, and where to find the
+    rest.
+    """
 
     lines: tuple[str, ...]
     title: str = ""
@@ -45,7 +47,7 @@ class Code(Struct, frozen=True, kw_only=True):
 
 
 class Item(Struct, frozen=True, kw_only=True):
-    """An entry of a list.  ``remedy``: what to do about it; ``details``: (name, text) pairs."""
+    """An entry of a list.  ``remedy``: what to do; ``details``: (name, text) pairs."""
 
     text: str
     label: str = ""
@@ -66,7 +68,7 @@ class ItemList(Struct, frozen=True, kw_only=True):
 class KeyFigures(Struct, frozen=True, kw_only=True):
     """Headline numbers as (name, value, note).
 
-    ``repeated``: the surrounding text also has these numbers, so the terminal omits them.
+    ``repeated``: the surrounding text already has these numbers, so the terminal omits them.
     """
 
     figures: tuple[tuple[str, str, str], ...]
@@ -74,7 +76,7 @@ class KeyFigures(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """Names and values; with ``values_first`` (measurements) the value precedes the name."""
+    """Names and values; with ``values_first`` (measurements), values precede names."""
 
     rows: tuple[tuple[str, str], ...]
     values_first: bool = False
@@ -132,14 +134,14 @@ class Bars(Struct, frozen=True, kw_only=True):
 
 
 class HeatCell(Struct, frozen=True, kw_only=True):
-    """A number and its level on the colour scale; -1 if unknown."""
+    """A number and its level on the colour scale; level -1 if unknown."""
 
     text: str
     level: int
 
 
 class HeatMap(Struct, frozen=True, kw_only=True):
-    """Numbers by row and column; ``scale`` has the lower bound of each colour."""
+    """Numbers by row and column; ``scale``: lower bound of each colour."""
 
     title: str
     unit: str
@@ -151,7 +153,7 @@ class HeatMap(Struct, frozen=True, kw_only=True):
 
 
 class AxisMark(Struct, frozen=True, kw_only=True):
-    """A label at a position on an axis, in percent; ``width``: width of the interval it labels."""
+    """A label at a position on an axis, in percent; ``width``: width of the labelled interval."""
 
     at: float
     text: str
@@ -159,7 +161,7 @@ class AxisMark(Struct, frozen=True, kw_only=True):
 
 
 class Series(Struct, frozen=True, kw_only=True):
-    """The values of one area, and its outline as an SVG path in a 1000 by 1000 view box."""
+    """Values of one area, and its outline as an SVG path in a 1000 by 1000 view box."""
 
     colour: str
     name: str
@@ -168,9 +170,10 @@ class Series(Struct, frozen=True, kw_only=True):
 
 
 class AreaChart(Struct, frozen=True, kw_only=True):
-    """Stacked areas over time, bottom first, as a static drawing and as points to read off and zoom into.
+    """Stacked areas over time, bottom first, as a static drawing and as points for reading values and
+    zooming.
 
-    ``steps_ms`` has the start and the name of each step, ``phases_ms`` start, end and name of each phase.
+    ``steps_ms``: start and name of each step. ``phases_ms``: start, end and name of each phase.
     """
 
     title: str
@@ -193,7 +196,7 @@ class AreaChart(Struct, frozen=True, kw_only=True):
 class IcicleBox(Struct, frozen=True, kw_only=True):
     """A box of an icicle chart; positions in percent.
 
-    ``values``: size and share; ``details``: lines that a reader sees when pointing at the box.
+    ``values``: size and share; ``details``: tooltip lines.
     """
 
     depth: int
@@ -206,9 +209,9 @@ class IcicleBox(Struct, frozen=True, kw_only=True):
 
 
 class Icicle(Struct, frozen=True, kw_only=True):
-    """A tree as boxes below their parents, in depth-first order; as text, an indented list.
+    """A tree of boxes below their parents, in depth-first order; an indented list in text.
 
-    ``max_text_rows``: maximum number of lines in a terminal, the largest boxes; 0 omits it there.
+    ``max_text_rows``: maximum number of boxes in a terminal, largest first; 0 omits the chart.
     """
 
     title: str
@@ -223,7 +226,7 @@ class Icicle(Struct, frozen=True, kw_only=True):
         return max(box.depth for box in self.boxes) + 1
 
     def select_rows(self, max_rows: int) -> tuple[IcicleBox, ...]:
-        """Return the widest boxes in order; a parent is at least as wide as its children."""
+        """Return the widest boxes in order; parents are at least as wide as their children."""
         order = sorted(
             range(len(self.boxes)), key=lambda at: (-self.boxes[at].width, self.boxes[at].depth, at)
         )
@@ -269,7 +272,7 @@ Block = Text | Drawing
 class Section(Struct, frozen=True, kw_only=True):
     """A heading and the blocks below it.
 
-    ``lead``: what the section answers; ``note``: what its numbers are.  HTML folds tables with ``fold_rows``
+    ``lead``: the question it answers; ``note``: what the numbers are.  HTML folds tables of ``fold_rows``
     rows or more.  ``detail``: Markdown folds the section and the terminal omits it.
     """
 
@@ -286,7 +289,7 @@ class Page(Struct, frozen=True, kw_only=True):
     """A complete page.
 
     ``kind``: type of the page, such as ``zprof report``; ``subject``: the run or job.  ``repeat_verdict``:
-    the terminal prints the verdict again at the end, which is the part of a CI log that people read.
+    the terminal repeats the verdict at the end, the part of a CI log that people read.
     """
 
     kind: str
@@ -312,7 +315,9 @@ def make_section(
     detail: bool = False,
     fold_rows: int = 24,
 ) -> tuple[Section, ...]:
-    """Return a section with the blocks that have content, or nothing; a table without rows has none."""
+    """Return a section with the non-empty blocks, or no section without any; a table without rows is
+    empty.
+    """
     known = (block for block in blocks if block is not None)
     present = tuple(block for block in known if not isinstance(block, Table) or block.rows)
     if not present:

@@ -1,8 +1,8 @@
 """Render a report as SARIF 2.1.0: findings as results, their pages as rule help, gaps as notifications.
 
-https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html; GitHub requires a physical
-location for each result.  The JSON is ASCII.  In a message ``[text](target)`` is a link and ``{0}`` a
-placeholder (3.11.5, 3.11.6); both are neutralized in text that comes from a run.
+https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html; GitHub requires a physical location for each
+result.  The JSON is ASCII.  In a message, ``[text](target)`` is a link and ``{0}`` a placeholder (3.11.5,
+3.11.6); both are neutralized in text from a run.
 """
 
 import json
@@ -24,7 +24,7 @@ from zprof.reports.pages.findings import list_finding_lines, merge_gaps
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _PLACEHOLDER = re.compile(r"\{(?=\d+\})")
-#: Path segments that would not refer to a file of that name.
+#: Path segments that do not refer to a file of that name.
 _RESERVED_NAMES = frozenset({"", ".", ".."})
 _MAX_LINE, _MAX_NAME, _MAX_URI = 4_000, 300, 200
 _LEVELS = {Severity.HIGH: "error", Severity.MEDIUM: "warning", Severity.LOW: "note"}
@@ -47,8 +47,8 @@ class Result(Struct, frozen=True, kw_only=True):
     """A result of a rule.  ``level``: error, warning or note; ``lines``: the message.
 
     ``places``: logical locations, such as ``("rank 2", "module")``; ``file`` and ``line``: the line to
-    change, default the run.  ``key`` distinguishes it from other results of its rule and is stable between
-    runs.
+    change, by default the run. ``key``: distinguishes the result from others of its rule, and is stable
+    between runs.
     """
 
     rule: str
@@ -165,7 +165,7 @@ def _line(text: object, max_length: int = _MAX_NAME) -> str:
 
 
 def _uri(name: str) -> str:
-    """Return a relative URI that can only refer to a file of this name."""
+    """Return a relative URI that can refer only to a file of this name."""
     text = shorten(printable(name), _MAX_URI)
     return "run" if text in _RESERVED_NAMES else quote(text, safe="")
 
@@ -188,9 +188,9 @@ _VERDICT = SarifRule(
 
 
 def render(report: Report) -> str:
-    """Return the SARIF log; a finding of low confidence is never more than a note."""
+    """Return the SARIF log; a finding of low confidence is at most a note."""
     results = [make_finding_result(finding, get_sarif_level(finding)) for finding in report.findings]
-    # A bad verdict is a result if nothing else is, so that an unexplained regression still fails.
+    # A bad verdict is a result if there is no other, so an unexplained regression still fails.
     verdict = []
     level = _VERDICTS.get(report.verdict.status)
     if level and all(result.level == "note" for result in results):
@@ -232,7 +232,7 @@ def make_finding_result(finding: Finding, level: str) -> Result:
 
 
 def list_gap_notes(report: Report) -> list[tuple[str, str]]:
-    """List what could not be measured or tested, with the remedy, as notifications."""
+    """List gaps and their remedies as notifications."""
     notes = []
     for group in merge_gaps(report.gaps):
         remedy = f" → {group.remedy}" if group.remedy else ""

@@ -1,6 +1,6 @@
 """Draw blocks of a page as SVG documents: a table with bars, a heat map, stacked bars, lanes over time.
 
-Write SVG documents: lines, labels and boxes; every text is made printable and escaped here.
+SVG documents consist of lines, labels and boxes; all text is made printable and escaped here.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,12 +17,12 @@ from zprof.reports.table import Bar, Kind, Table, format_cell
 WIDTH = 960
 _MARGIN, _TOP, _ROW, _BAR = 16, 48, 24, 16
 _NAME_WIDTH, _NUMBER_WIDTH = 190, 84
-#: Colours of a heat map, lowest first (cividis), and of the text on them.
+#: Heat map colours, lowest first (cividis), and the text colours on them.
 _HEAT = (
     ("#00224e", "#fff"), ("#123570", "#fff"), ("#3b496c", "#fff"), ("#575d6d", "#fff"), ("#707173", "#fff"),
     ("#8a8678", "#111"), ("#a59c74", "#111"), ("#c3b369", "#111"), ("#e1cc55", "#111"), ("#fee838", "#111"),
 )  # fmt: skip
-#: Colours of the ledger terms that a step's time is spent on, safe for colour-blind readers on both grounds.
+#: Colours of ledger terms, safe for colour-blind readers on light and dark backgrounds.
 TIME_COLOURS = {
     "time-compute": "#2a86c0",
     "time-exposed-transfer": "#d0602a",
@@ -34,7 +34,7 @@ TIME_COLOURS = {
     "time-unexplained": "#8c8c8c",
     "time-sum": "#5c6770",
 }
-#: Average width of a character of the labels, in pixels.
+#: Average width of a label character, in pixels.
 CHARACTER_WIDTH = 6.6
 _NOTE_HEIGHT = 18
 _STYLE = (
@@ -46,7 +46,7 @@ _STYLE = (
 
 
 def draw_bar_table(table: Table, notes: Sequence[str] = ()) -> str:
-    """Draw a table with a column of bars: names on the left, numbers beside them, bars on the right."""
+    """Draw a table with a column of bars: names on the left, then numbers, bars on the right."""
     numbers = [index for index, column in enumerate(table.columns) if column.kind is Kind.NUMBER]
     bars_at = next(index for index, column in enumerate(table.columns) if column.kind is Kind.BAR)
     left = _MARGIN + _NAME_WIDTH + _NUMBER_WIDTH * len(numbers) + 16
@@ -81,7 +81,7 @@ def _right_of(place: int) -> float:
 
 
 def draw_bars(bars: Bars, notes: Sequence[str] = ()) -> str:
-    """Draw stacked bars on a common scale, with their names, totals and legend."""
+    """Draw stacked bars on a common scale, with names, totals and legend."""
     names = max((len(bar.name) for bar in bars.bars), default=0)
     left = _MARGIN + min(320.0, names * CHARACTER_WIDTH + 12)
     right = WIDTH - _MARGIN - _NUMBER_WIDTH
@@ -102,7 +102,7 @@ def draw_bars(bars: Bars, notes: Sequence[str] = ()) -> str:
 
 
 def draw_heat_map(heat: HeatMap, notes: Sequence[str] = ()) -> str:
-    """Draw numbers by row and column on a colour scale, which is explained below them."""
+    """Draw numbers by row and column on a colour scale, with the scale below."""
     left = _MARGIN + 12 + CHARACTER_WIDTH * max(len(name) for name, _ in heat.rows)
     width = min(64.0, (WIDTH - _MARGIN - left) / max(1, len(heat.columns)))
     parts = [draw_label("m", _MARGIN, _TOP, heat.corner)]
@@ -130,15 +130,15 @@ def _draw_heat_cell(x: float, y: float, width: float, text: str, level: int) -> 
         return
     fill, ink = _HEAT[level]
     yield draw_box(x, y, width - 1, 21, fill, text)
-    # a style, because the rule of the document for all texts is stronger than an attribute
+    # A style, because the document's rule for all text overrides attributes.
     place = f'x="{x + width / 2:.1f}" y="{y + 15:.1f}" text-anchor="middle"'
     yield f'<text {place} style="fill:{ink}">{escape_text(fit_text(text, width))}</text>'
 
 
 class LaneSpan(Struct, frozen=True, kw_only=True):
-    """A box of a lane: start and end as shares of the axis, a class of colour, and what it shows.
+    """A box of a lane: start and end as shares of the axis, colour class, and text.
 
-    ``text``: drawn in the box if it fits, else a tooltip only.
+    ``text``: drawn in the box if it fits, else only a tooltip.
     """
 
     start: float
@@ -159,7 +159,7 @@ def draw_lanes(
     legend: Sequence[LegendEntry],
     notes: Sequence[str] = (),
 ) -> str:
-    """Draw lanes, each a name and boxes, from top to bottom over a time axis from 0, with a legend."""
+    """Draw lanes (name and boxes) from top to bottom over a time axis from 0, with a legend."""
     names = max((len(name) for name, _ in lanes), default=0)
     left = _MARGIN + min(200.0, names * CHARACTER_WIDTH + 12)
     scale = WIDTH - _MARGIN - left
@@ -193,9 +193,9 @@ def _draw_legend(entries: Sequence[LegendEntry], y: float) -> Iterator[str]:
 def write_svg(
     title: str, width: int, height: int, parts: Iterable[str], *, left: int, notes: Sequence[str] = ()
 ) -> str:
-    """Return a document with its title above the parts and notes below, ``left`` pixels from the edge.
+    """Return a document with the title above the parts and notes below, ``left`` pixels from the edge.
 
-    ``height``: of the title and the parts.
+    ``height``: height of title and parts.
     """
     lines = [line for note in notes for line in wrap(note, first="", width=int(width / CHARACTER_WIDTH))]
     notes_at, height = height, height + _NOTE_HEIGHT * len(lines)
@@ -222,7 +222,7 @@ def draw_line(kind: str, start: tuple[float, float], end: tuple[float, float]) -
 
 
 def draw_label(kind: str, x: float, y: float, text: str, *, anchor: str = "start") -> str:
-    """Return a text; ``kind``: empty or ``m`` (muted)."""
+    """Return a text element; ``kind``: empty or ``m`` (muted)."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape_text(text)}</text>'
 
 
@@ -240,5 +240,5 @@ def fit_text(text: str, width: float) -> str:
 
 
 def escape_text(value: str) -> str:
-    """Return the text without control characters, as character data."""
+    """Return the text as character data, without control characters."""
     return escape(printable(value))

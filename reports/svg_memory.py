@@ -1,7 +1,7 @@
 """Draw live memory over time as SVG: one stacked area per tenant, with phases and steps below.
 
-The rank is the one with the largest peak among those whose timeline is in the report.  A value holds until
-the next point.  The palette is safe for colour-blind readers; the legend lists the areas from top to bottom.
+The rank is the one with the largest peak among ranks with a timeline in the report. A value lasts until the
+next point.  The palette is safe for colour-blind readers; the legend lists the areas from top to bottom.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ WIDTH, HEIGHT = 960, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 210, 46, 66
 _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 _TICKS = 4
-#: Narrower phases, in pixels, are not drawn, or have no label.
+#: Minimum widths, in pixels, to draw a phase and to label it.
 _MIN_PHASE_WIDTH, _MIN_LABEL_WIDTH = 3, 52
 _COLOURS = {
     "parameters": "#0072B2",

@@ -1,6 +1,7 @@
-"""Tables of every output: columns, rows of cells, what a row opens, order and bars.
+"""Tables for all outputs: columns, rows of cells, what a row opens, order and bars.
 
-Text, Markdown, HTML and the terminal UI draw the same :class:`Table`; each ignores what it has no use for.
+Text, Markdown, HTML and the terminal UI draw the same :class:`Table`; each ignores the fields it does not
+need.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +12,9 @@ from msgspec import Struct
 
 from zprof.model.quantities import Value, format_value
 
-#: Maximum number of rows in a static output; the JSON has all of them.
+#: Maximum number of rows in a static output; the JSON has all rows.
 MAX_ROWS = 200
-#: Maximum number of rows of a long list that a screen can search and sort.
+#: Maximum number of rows in a list that a screen can search and sort.
 MAX_LINES = 2000
 #: Default maximum number of rows in text.
 MAX_TEXT_ROWS = 24
@@ -22,7 +23,7 @@ UNKNOWN = "-"
 
 
 class Kind(StrEnum):
-    """Content of the cells of a column."""
+    """Cell content of a column."""
 
     NUMBER = "number"
     TEXT = "text"
@@ -31,7 +32,7 @@ class Kind(StrEnum):
 
 
 class Mark(StrEnum):
-    """Meaning of a cell, which picks its colour; the text conveys the same without colour."""
+    """Meaning of a cell, which picks its colour; the text conveys it without colour."""
 
     PLAIN = "plain"
     MUTED = "muted"
@@ -62,11 +63,11 @@ class Opens(StrEnum):
 class Column(Struct, frozen=True, kw_only=True):
     """Header of a column.
 
-    ``help``: what it holds.  ``wide``: omitted in text.  ``lifted``: text prints the value once, above the
-    rows that share it.  ``min_width``: minimum width in text, so that consecutive tables align.
-    ``from_width``: width of the table on a screen from which it is shown.  ``takes_rest``: its texts are
-    shortened first if a row of the screen is too long.  ``short``: shorter title for a screen.
-    ``screen_only``: static outputs have its texts elsewhere, as notes or below the rows.
+    ``help``: what the column contains.  ``wide``: omitted in text.  ``lifted``: text prints the value once,
+    above the rows that share it.  ``min_width``: minimum width in text, so that consecutive tables align.
+    ``from_width``: minimum table width to show the column on a screen. ``takes_rest``: its text is shortened
+    first if a screen row is too long. ``short``: shorter title for a screen. ``screen_only``: static outputs
+    have its text elsewhere, as notes or below the rows.
     """
 
     title: str
@@ -83,14 +84,14 @@ class Column(Struct, frozen=True, kw_only=True):
 
     @property
     def is_number(self) -> bool:
-        """True for a column of numbers, which are aligned at their ends."""
+        """True for a column of right-aligned numbers."""
         return self.kind is Kind.NUMBER
 
 
 class Bar(Struct, frozen=True, kw_only=True):
-    """A bar in a cell: (colour, start, end) of its segments on an axis from 0 to 1, and the axis' zero point.
+    """A bar in a cell: segments (colour, start, end) on an axis from 0 to 1, and the zero point of the axis.
 
-    ``share``: its length in text.  ``columns``: length of the axis on a screen of 80 columns.
+    ``share``: bar length in text. ``columns``: axis length on a screen of 80 columns.
     """
 
     segments: tuple[tuple[str, float, float], ...]
@@ -100,7 +101,7 @@ class Bar(Struct, frozen=True, kw_only=True):
 
 
 class Marked(Struct, frozen=True):
-    """A text with a meaning.  ``short``: shorter text for a screen."""
+    """Text with a mark. ``short``: shorter text for a screen."""
 
     text: str
     mark: Mark
@@ -111,7 +112,7 @@ Cell = str | Marked | Value | Bar
 
 
 def format_cell(cell: Cell, unknown: str = UNKNOWN) -> str:
-    """Return the text of a cell as it is in the recording; a bar has none."""
+    """Return the unescaped text of a cell; empty for a bar."""
     if isinstance(cell, Value):
         return format_value(cell, unknown)
     if isinstance(cell, Bar):
@@ -122,9 +123,9 @@ def format_cell(cell: Cell, unknown: str = UNKNOWN) -> str:
 class Row(Struct, frozen=True, kw_only=True):
     """A row; its first cell is the row name.
 
-    ``key``: unique in its table on a screen.  ``opens``, ``target``: what it opens there, and the index in
-    the report's list (findings, collectives, gaps, ...), or the rank or step.  ``short``: shorter name for
-    text; ``below``: lines that text prints below the row.
+    ``key``: unique within its table on a screen. ``opens``, ``target``: what the row opens there, and the
+    index in a report list (findings, collectives, gaps, ...), or the rank or step.  ``short``: shorter name
+    for text; ``below``: lines printed below the row in text.
     """
 
     cells: tuple[Cell, ...]
@@ -172,13 +173,12 @@ class LazyRows(Sequence[Row]):
 class Table(Struct, frozen=True, kw_only=True):
     """A table.
 
-    ``name``: its key on a screen; ``help``: what ``?`` shows there.  ``unit``: unit of all numbers; ``note``:
-    what the numbers are.  ``max_text_rows``: maximum number of rows in text; Markdown shows twice as many.
-    ``order``: row indices by importance, if different from the row order.
-    ``shared``: what the lifted columns of all rows say, if it is the same.  ``total`` and ``noun``: number of
-    rows before truncation, and what a row is.  ``transposed``: text and Markdown show the rows as columns.
-    ``below``: title of the lines below the rows; HTML and Markdown have them in a column, joined by
-    ``below_separator``.
+    ``name``: key on a screen; ``help``: what ``?`` shows there.  ``unit``: unit of all numbers; ``note``:
+    meaning of the numbers.  ``max_text_rows``: maximum number of rows in text; Markdown shows twice as many.
+    ``order``: row indices by importance, if different from the row order. ``shared``: text of the lifted
+    columns, if equal in all rows.  ``total`` and ``noun``: number of rows before truncation, and what a row
+    is.  ``transposed``: text and Markdown show the rows as columns. ``below``: title of the lines below the
+    rows; HTML and Markdown show these lines in a column, joined by ``below_separator``.
     """
 
     title: str
@@ -200,7 +200,7 @@ class Table(Struct, frozen=True, kw_only=True):
 
     @property
     def static_columns(self) -> tuple[int, ...]:
-        """Return the indices of the columns of static outputs."""
+        """Return the indices of columns in static outputs."""
         return tuple(index for index, column in enumerate(self.columns) if not column.screen_only)
 
     def list_values(self) -> list[Value]:
@@ -227,7 +227,7 @@ def make_table(
     below: str = "",
     below_separator: str = " ← ",
 ) -> Table | None:
-    """Return a table of the first ``max_rows`` rows, or None if there are no rows."""
+    """Return a table of the first ``max_rows`` rows; None without rows."""
     if not rows:
         return None
     table_rows = [row if isinstance(row, Row) else Row(cells=row) for row in rows[:max_rows]]
@@ -256,7 +256,7 @@ def make_number_columns(*titles: str, unit: str = "", wide: bool = False) -> tup
 
 
 def make_name_column(title: str, *, lifted: bool = False) -> Column:
-    """Return a column of names that come from a recording."""
+    """Return a column of names from a recording."""
     return Column(title=title, kind=Kind.NAME, lifted=lifted)
 
 

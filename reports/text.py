@@ -1,10 +1,10 @@
 """Render a page as plain text for a terminal, without its drawings.
 
-What is coloured follows from the block, not from the text that it contains: a name from a recording cannot
-become a status.  The codes are added to lines that are escaped already and never change their text.
+Colour depends on the block, not on its text: a name from a recording cannot look like a status. Colour codes
+are added to escaped lines and never change their text.
 
-A table that is too wide is narrowed step by step: headers wrap, column gaps shrink, long cells wrap, and
-finally the columns are split into two tables, one below the other.  Nothing is cut.
+A table that is too wide is narrowed in steps: headers wrap, column gaps shrink, long cells wrap, and finally
+the columns are split into two tables, one below the other. Nothing is cut.
 """
 
 import re
@@ -46,10 +46,10 @@ _MIN_WORDS, _MIN_NAME = 12, 12
 #: Words up to this length are not broken if other columns can shrink.
 _MAX_WORD = 24
 _MAX_NUMBER = 20
-#: Bounds for hostile input; real texts are shorter.
+#: Limits for hostile input; real text is shorter.
 _MAX_CELL, _MAX_LINES = 400, 12
 _BAR_WIDTH = 24
-#: Units that are not printed in the header: the cells have them or do not need one.
+#: Units omitted from headers: the cells show the unit or need none.
 _OMITTED_UNITS = frozenset({"", "%", "ratio", "count", "bytes", "bytes/s", "time", "median"})
 #: Width of the label column in a card, and maximum length of fact names.
 _LABEL, _MAX_FACT_NAME = 10, 36
@@ -61,7 +61,7 @@ _TONES: Mapping[str, str] = {"ok": _GREEN, "slower": _RED, "risk": _YELLOW, "inc
 _MARKS: Mapping[str, str] = {"✓": _GREEN, "✗": _RED, "!": _YELLOW, "?": _YELLOW}
 _SEVERITIES: Mapping[str, str] = {"high": _RED, "medium": _YELLOW, "low": _BOLD}
 _CONFIDENCES: Mapping[str, str] = {"high": _GREEN, "medium": _YELLOW, "low": _DIM}
-#: The mark of a list item or a row; continuation lines are indented further.
+#: Mark of a list item or row; continuation lines are indented further.
 _MARK = re.compile(rf"^{INDENT}([{''.join(_MARKS)}]) ")
 _STATUS = re.compile(r"[A-Z]{2,}(?: [A-Z]{2,})*")
 _CONFIDENCE_NOTE = re.compile(r"\b(high|medium|low) confidence$")
@@ -80,14 +80,14 @@ class _Grid(Struct, frozen=True):
 def render_table(table: Table) -> list[str]:
     """Return the heading, rows and notes of a table."""
     rows = select_rows(table, table.max_text_rows)
-    # Whether a column has a non-empty cell in these rows; the name column always counts.
+    # Columns with a non-empty cell in these rows, and the name column.
     columns = [
         at
         for at in table.static_columns
         if not table.columns[at].wide and (at == 0 or any(row.cells[at] != "" for row in rows))
     ]
     lifted = [at for at in columns if table.columns[at].lifted]
-    # The rows with those of one label together, each label where it comes first.
+    # Group the rows by label, in order of first appearance.
     labels = [_format_lifted(table.columns, row, lifted) for row in rows]
     groups: dict[str, list[Row]] = {}
     for row, label in zip(rows, labels, strict=True):
@@ -122,14 +122,14 @@ def select_rows(table: Table, max_rows: int) -> list[Row]:
 
 
 def format_omission(shown: int, total: int | None, noun: str) -> str:
-    """Return how many rows are shown and where to find all of them; empty if none is omitted."""
+    """Return how many rows are shown and where to find all; empty if no row is omitted."""
     if total is None or shown >= total:
         return ""
     return f"{shown:,} of {total:,} {noun}; all: -f json"
 
 
 def get_column_unit(column: Column, table: Table) -> str:
-    """Return the unit to print in a column header; empty if the table or the cells already have it."""
+    """Return the unit to print in a column header; empty if the table or the cells already show it."""
     unit = column.unit
     return "" if unit in _OMITTED_UNITS or unit == table.unit or unit in table.note else unit
 
@@ -139,7 +139,7 @@ def _format_lifted(columns: Sequence[Column], row: Row, lifted: Sequence[int]) -
 
 
 def _build_grid(table: Table, rows: Sequence[Row], shown: Sequence[int]) -> _Grid:
-    """Format all cells; a transposed table has its rows as columns."""
+    """Format all cells; a transposed table swaps rows and columns."""
     columns = [table.columns[at] for at in shown]
     cells = [tuple(_format_cell(row.cells[at]) for at in shown) for row in rows]
     names = [_format_row_name(row) for row in rows]
@@ -178,7 +178,7 @@ def _format_header(column: Column, table: Table) -> str:
 
 
 def _lay_out(grid: _Grid, group_labels: Sequence[str], below: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a grid, split into two tables if one does not fit."""
+    """Return the lines of a grid, split into two tables if too wide."""
     for gap, is_wrapped in ((2, False), (2, True), (1, True)):
         widths = _fit_widths(grid, gap, wrap_heads=is_wrapped)
         if widths is not None:
@@ -251,7 +251,7 @@ def _draw_rows(
 def _draw_row(
     cells: Sequence[str], widths: Sequence[int], left: Sequence[bool], gap: int, *, is_head: bool = False
 ) -> Iterator[str]:
-    """Yield the lines of a row; long cells wrap, and a name that is too long gets lines of its own."""
+    """Yield the lines of a row; long cells wrap, and a long name gets its own lines."""
     name, *rest = cells
     if display_width(name) > widths[0] and not is_head:
         yield from wrap(name)
@@ -278,10 +278,10 @@ def _wrap_cell(cell: str, width: int) -> list[str]:
 def render_text(page: Page, *, coloured: bool = False) -> str:
     """Return the page as text without terminal control sequences or CI runner commands.
 
-    ``coloured`` adds colour and nothing else.
+    ``coloured`` adds only colour.
     """
     draw = _draw_coloured if coloured else _draw
-    # The head: the verdict and figures, a blank line, then the facts about the run.
+    # Render the head: verdict and figures, a blank line, then the facts about the run.
     lines: list[str] = []
     has_separator = False
     for block in page.head:
@@ -307,7 +307,7 @@ def _draw_coloured(block: Block) -> list[str]:
 
 
 def _render_section(section: Section, draw: Callable[[Block], list[str]], *, coloured: bool) -> list[str]:
-    """Return the blocks; a table has its own title, other blocks follow the section title."""
+    """Return the blocks; a table has its own title, other blocks come below the section title."""
     lines: list[str] = []
     is_card = False
     title = [
@@ -333,7 +333,7 @@ def _render_section(section: Section, draw: Callable[[Block], list[str]], *, col
 
 
 def _render_block(block: Block) -> list[str]:
-    """Return the lines of a block; none for a drawing."""
+    """Return the lines of a block; empty for a drawing."""
     if isinstance(block, VerdictBlock):
         return wrap(printable(block.text), first=f"{block.mark} ")
     if isinstance(block, Paragraph):
@@ -343,7 +343,7 @@ def _render_block(block: Block) -> list[str]:
             return wrap(printable(block.text))
         return wrap(printable(block.text), first=f"{INDENT}{block.label}  ", rest=INDENT * 2)
     if isinstance(block, Code):
-        # The lines to copy, or their brief form.
+        # Render the lines to copy, or their brief form.
         title = f"{INDENT}{block.title}: " if block.title else INDENT
         if not block.brief and len(block.lines) == 1:
             return format_fix_line(printable(block.lines[0]), first=title)
@@ -366,7 +366,7 @@ def _render_block(block: Block) -> list[str]:
 
 
 def _render_list(block: ItemList) -> list[str]:
-    """Return the items; labels form a column if all are short."""
+    """Return the items; labels form a column if all labels are short."""
     width = max(display_width(printable(item.label)) for item in block.items) if block.items else 0
     column = width if width <= _MAX_SHORT_LABEL else 0
     lines = [line for item in block.items for line in _render_item(item, column, brief=block.brief)]
@@ -405,7 +405,7 @@ def _render_figures(block: KeyFigures) -> list[str]:
 
 
 def _render_facts(block: Facts) -> list[str]:
-    """Return names and values side by side; measurements have the value first."""
+    """Return names and values side by side, with values first for measurements."""
     if block.values_first:
         return _render_measurements(block.rows, INDENT)
     names = [shorten(printable(name), _MAX_FACT_NAME) for name, _ in block.rows]
@@ -464,7 +464,7 @@ def _render_part(label: str, part: Paragraph | Facts | Code) -> Iterator[str]:
 
 
 def colour_heading(line: str, *, is_warning: bool = False) -> str:
-    """Return the heading of a section in bold; its note on the right stays as it is."""
+    """Return the heading of a section in bold; the note on the right stays plain."""
     title, gap, note = line.partition("  ")
     return f"{_style(_BOLD, _YELLOW, text=title) if is_warning else _style(_BOLD, text=title)}{gap}{note}"
 
@@ -472,7 +472,7 @@ def colour_heading(line: str, *, is_warning: bool = False) -> str:
 def colour_block(block: Block, lines: Sequence[str]) -> list[str]:
     """Return the lines of a block in colour."""
     if isinstance(block, VerdictBlock):
-        # Colour the mark and the status, which are the words in capitals that the text begins with.
+        # Colour the mark and the status: the capitalized words at the start of the text.
         tone = _TONES.get(block.tone, _BOLD)
         status = _STATUS.match(block.text)
         lead = f"{block.mark} {status[0] if status else ''}".rstrip()
@@ -482,7 +482,7 @@ def colour_block(block: Block, lines: Sequence[str]) -> list[str]:
     if isinstance(block, ItemList):
         return list(map(_colour_mark, lines))
     if isinstance(block, Table):
-        # Colour the title, the bars, and the marks before zprof's own words; names of a recording have none.
+        # Colour the title, the bars, and the marks before zprof's own words; recorded names get no colour.
         head, *rows = lines
         if block.columns[0].kind is Kind.TEXT:
             rows = list(map(_colour_mark, rows))
@@ -494,7 +494,7 @@ def colour_block(block: Block, lines: Sequence[str]) -> list[str]:
 
 
 def _colour_card(card: Card, lines: Sequence[str]) -> list[str]:
-    """Colour the title by severity, the confidence beside or below it, and the labels of the parts."""
+    """Colour the title by severity, the confidence next to or below it, and the part labels."""
     severity = _SEVERITIES.get(card.tone, _BOLD)
     head_count = len(render_heading(f"{INDENT}{card.title}", printable(card.note)))
     text_count = len(wrap(printable(card.text), first=INDENT * 2)) if card.text else 0
@@ -514,7 +514,7 @@ def _colour_mark(line: str) -> str:
 
 
 def _colour_start(line: str, indent: str, text: str, *codes: str) -> str:
-    """Colour ``text`` where the line begins with it, behind its indentation."""
+    """Colour ``text`` at the start of the line, after its indentation."""
     start = f"{indent}{text}"
     return f"{indent}{_style(*codes, text=text)}{line[len(start) :]}" if line.startswith(start) else line
 

@@ -1,1 +1,1 @@
-"""Pages by topic: the tables that every output draws, and the sections of reports that hold them."""
+"""Pages by topic: the tables shared by all outputs, and the report sections that contain them."""

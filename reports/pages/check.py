@@ -1,5 +1,5 @@
-"""Build the page of a check: one row per gate, the reason for each gate that did not pass, and the sections
-of the report that explain it. Also the sentences and words on gates that CI formats share with it:
+"""Build the page of a check: one row per gate, the reason for each gate that did not pass, and the report
+sections that explain it. Also the sentences about gates, shared with the CI formats:
 
 peak_memory: 21.4 MiB on rank 1 is 4.2 % above the baseline's 20.5 MiB, allowed +2% (20.9 MiB); …
 """
@@ -63,14 +63,14 @@ _OUTCOME_VERBS = {
     Outcome.PASSED: "passed",
 }
 _SIGNS = {Sense.AT_MOST: "≤", Sense.AT_LEAST: "≥"}
-#: Smaller changes would be displayed as 0.0 %.
+#: Smaller changes would show as 0.0 %.
 _MIN_CHANGE_RATIO = 0.0005
 _MAX_NAME_COLUMNS = 60
 _MEMORY_GATES = ("peak_memory", "untagged_ratio")
 
 
 def build_check_page(check: Check, report: Report) -> Page:
-    """Build the page of a check; ``report`` is the report that was checked."""
+    """Build the page of a check; ``report``: the checked report."""
     nothing = _has_checked_nothing(check)
     explanation_sections = (*build_difference_section(report), *build_ledger_section(report))
     explanation_sections += (
@@ -152,12 +152,12 @@ def _build_reason_sections(check: Check) -> Iterator[Section]:
 
 
 def _build_reason_section(title: str, anchor: str, results: Sequence[GateResult]) -> tuple[Section, ...]:
-    """Build the section of an outcome; a remedy shared by consecutive gates is printed after the last."""
+    """Build the section of an outcome; a remedy shared by consecutive gates follows the last of them."""
     items = []
     listed = results[:_MAX_GATES]
     for result, following in zip_longest(listed, listed[1:]):
         is_repeated = following is not None and following.remedy == result.remedy
-        # On a first run all gates are skipped for the same reason, so their largest growth is omitted.
+        # On a first run, all gates are skipped for the same reason, so their largest growth is omitted.
         is_skipped = result.outcome is Outcome.SKIPPED
         shown = replace(
             result, remedy="" if is_repeated else result.remedy, grew="" if is_skipped else result.grew
@@ -179,13 +179,13 @@ def _build_reason_section(title: str, anchor: str, results: Sequence[GateResult]
 
 
 def sort_by_severity(check: Check) -> tuple[GateResult, ...]:
-    """Return the gates by outcome: failed, unknown, warned, within noise, skipped, passed."""
+    """Return the gates sorted by outcome: failed, unknown, warned, within noise, skipped, passed."""
     order = list(MARKS)
     return tuple(sorted(check.results, key=lambda result: order.index(result.outcome)))
 
 
 def format_change(result: GateResult) -> str:
-    """Format the change from the baseline: in percent, in points for ratios, in the unit if it is tiny."""
+    """Format the change from the baseline: in percent, in points for ratios, in the unit if tiny."""
     value, before = result.value, result.baseline
     if value is None or before is None:
         return UNKNOWN
@@ -212,12 +212,12 @@ def _format_change_with_spread(result: GateResult) -> str:
 
 
 def is_noisy(result: GateResult) -> bool:
-    """Return True if a gate passed only because noise hides even a change as large as its limit."""
+    """Return True if a gate passed only because noise would hide a change as large as its limit."""
     return result.noise is not None and result.outcome in (Outcome.PASSED, Outcome.WITHIN_NOISE)
 
 
 def format_interval(result: GateResult) -> str:
-    """Format the confidence interval of the change; empty if there is none."""
+    """Format the confidence interval of the change; empty without one."""
     if result.interval is None:
         return ""
     if result.limit.unit == Unit.RATIO:
@@ -229,12 +229,12 @@ def format_interval(result: GateResult) -> str:
 
 
 def format_limit(limit: Limit) -> str:
-    """Format the limit as the user wrote it, with the file it comes from."""
+    """Format the limit as written by the user, with its source file."""
     return f"{limit.text} ({limit.origin})" if limit.origin else limit.text
 
 
 def describe_result(result: GateResult) -> tuple[str, ...]:
-    """Return the sentence, the largest growth (unless the sentence has it) and the remedy, one line each."""
+    """Return the sentence, the largest growth (unless in the sentence) and the remedy, one line each."""
     lines = [result.sentence]
     if result.grew and result.grew not in result.sentence:
         lines.append(result.grew)
@@ -263,13 +263,13 @@ def format_outcome(check: Check) -> str:
 
 
 def _has_checked_nothing(check: Check) -> bool:
-    """Return True if no gate failed because none had anything to judge, as without a baseline."""
+    """Return True if no gate had anything to judge, as without a baseline."""
     has_passed = any(result.outcome is Outcome.PASSED for result in check.results)
     return bool(check.results) and check.outcome is Outcome.PASSED and not has_passed
 
 
 def _choose_verb(check: Check, result: GateResult) -> str:
-    """Return what happened to a gate; one is skipped without a baseline, a value, or an exact value."""
+    """Return what happened to a gate, which is skipped without a baseline, a value, or an exact value."""
     needs_baseline = check.baseline is None and result.limit.value is None
     if result.outcome is Outcome.SKIPPED and not needs_baseline:
         return "not measured" if result.value is None else "undecided"
@@ -279,7 +279,7 @@ def _choose_verb(check: Check, result: GateResult) -> str:
 
 
 def describe_gate(gate: str) -> str:
-    """Describe a gate in one sentence; return its name if it is not a built-in gate."""
+    """Describe a gate in one sentence; return the name of a gate that is not built in."""
     metric = METRICS.get(f"check.{gate}")
     return metric.help if metric else gate
 
@@ -301,7 +301,7 @@ def describe_judged(
     interval: tuple[float, float] | None,
     is_range: bool,
 ) -> str:
-    """Describe the result of a limit that was judged; ``is_range``: the interval is that of a few steps."""
+    """Describe the result of a judged limit; ``is_range``: the interval covers only a few steps."""
     limit, unit = result.limit, result.limit.unit
     value, allowed = result.value or 0.0, result.allowed or 0.0
     parts = [f"{limit.gate}: {format_number(value, unit)}{row.value_note}{_describe_baseline(result)}"]
@@ -349,7 +349,7 @@ def _describe_baseline(result: GateResult) -> str:
 
 
 def _format_amount(change: float, unit: Unit) -> str:
-    """Format a difference; of two ratios in percentage points."""
+    """Format a difference, in percentage points for ratios."""
     if unit != Unit.RATIO:
         return format_number(change, unit)
     return f"{change * 100:.1f} points" if change >= _MIN_CHANGE_RATIO else "less than 0.1 points"
@@ -372,7 +372,7 @@ def _describe_interval(limit: Limit, interval: tuple[float, float], *, is_range:
 
 
 def _describe_bound(row: LimitRow) -> str:
-    """Describe which of the two figures is only a bound."""
+    """Describe which of the two figures is a bound."""
     for name, figure in (("the value", row.current), ("the baseline", row.baseline)):
         if figure is not None and figure.is_bound:
             if figure.can_be_lower and figure.can_be_higher:
@@ -382,9 +382,9 @@ def _describe_bound(row: LimitRow) -> str:
 
 
 def name_causes(result: Check, report: Report) -> tuple[str, ...]:
-    """Name what the diagnosis holds for the cause of the failed gates: of time or traffic, and of memory.
+    """Return the diagnosed causes of the failed gates: one for time or traffic, one for memory.
 
-    The first finding of each that is more than a guess; empty if no gate failed.
+    Each is the first finding above low confidence. Empty if no gate failed.
     """
     failed = [entry.limit.gate for entry in result.results if entry.outcome is Outcome.FAILED]
     is_memory = [gate.startswith(_MEMORY_GATES) for gate in failed]
@@ -396,7 +396,7 @@ def name_causes(result: Check, report: Report) -> tuple[str, ...]:
 
 
 def _describe_cause(finding: Finding) -> str:
-    """Describe a finding by its name, its sentence, and what it costs or saves."""
+    """Describe a finding: name, sentence, and cost or saving."""
     cost = ""
     if finding.change_ns is not None and finding.change_ns[1] > 0:
         cost = f"; costs {_format_range(finding.change_ns, Unit.NS)} per step more than in the baseline"

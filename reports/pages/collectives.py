@@ -1,9 +1,9 @@
-"""Collectives: their table by kind, group and type, and what breaks them down: sizes, units, link fits.
+"""Collectives: the table by kind, group and type, and its breakdowns: sizes, units, link fits.
 
-Every output draws these tables. Rows are sorted by exposed time, the most first.
+All outputs draw these tables. Rows are sorted by exposed time, largest first.
 
-A field is a column and its cell of the entry at a place of the report. A table of a list of the report is
-made of fields: a column is added by one line, with its title, unit, help, path and bound.
+A field is a column plus the function that makes its cell for one report entry. The table of a report list
+consists of fields, so one line adds a column with title, unit, help, path and bound.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,17 +48,17 @@ _UNIT_WORDS: Mapping[Unit, str] = {
 _COLLECTIVES, _MESSAGES, _UNITS, _FITS = (
     f"time.{name}[]." for name in ("collectives", "messages", "units", "fits")
 )
-#: Columns of a screen that the name of a group takes.
+#: Screen columns for the name of a group.
 _GROUP_WIDTH = 18
 _MAX_TEXT_ROWS, _MAX_TEXT_FITS = 12, 8
 _MAX_MOVED, _MAX_NAMED = 4, 6
 _SQUARE, _MAX_SQUARES = "■", 8
-#: Largest difference between a sum and the ledger, relative to the larger value, that counts as agreement.
+#: Maximum difference between a sum and the ledger, relative to the larger value, that counts as agreement.
 _TOLERANCE_RATIO = 0.01
 
 
 class Field(Struct, frozen=True):
-    """A column, and the function that makes its cell of the entry at a place."""
+    """A column, and the function that makes its cell for one entry."""
 
     column: Column
     cell: Callable[[Cursor], Cell]
@@ -72,14 +72,14 @@ def metric_field(
     from_width: int = 0,
     cell: Callable[[Cursor], Cell] | None = None,
 ) -> Field:
-    """Return the field of a number of the catalogue: its name, unit, and the first sentence of its help.
+    """Return the field of a catalogue number, with its name, unit, and the first sentence of its help.
 
     Args:
-        path: Its path in the catalogue, such as ``time.collectives[].busbw_bytes_per_s``.
-        in_ms: Show times in ms, which the header says.
-        wide: Leave it out in text.
-        from_width: Width of the table on a screen from which it is shown.
-        cell: What makes its cells, if they are not the number itself.
+        path: Path in the catalogue, such as ``time.collectives[].busbw_bytes_per_s``.
+        in_ms: Show times in ms, as noted in the header.
+        wide: Omit the column in text.
+        from_width: Minimum table width to show the column on a screen.
+        cell: Function that makes the cells; default: the number itself.
     """
     metric, name = METRICS[path], parse_path(path).name
     is_in_ms = in_ms and metric.unit is Unit.NS
@@ -101,7 +101,7 @@ def name_field(
     lifted: bool = False,
     show: Callable[[str], str] = str,
 ) -> Field:
-    """Return the field of a name that comes from a recording; ``show`` formats it."""
+    """Return the field of a name from a recording; ``show`` formats it."""
     column = Column(
         title=title or name,
         kind=Kind.NAME,
@@ -115,7 +115,7 @@ def name_field(
 def make_rows(
     fields: Sequence[Field], places: Sequence[Cursor], opens: Opens = Opens.NOTHING
 ) -> Sequence[Row]:
-    """Return a row for each entry of a list of the report, made when it is first drawn."""
+    """Return a row for each entry of a report list, built when first drawn."""
 
     def make_row(number: int) -> Row:
         place = places[number]
@@ -127,7 +127,7 @@ def make_rows(
 
 
 def build_collective_section(report: Report) -> tuple[Section, ...]:
-    """Build the section; empty if no collective was recorded (the gaps give the reason)."""
+    """Build the collectives section; empty if no collective was recorded (the gaps give the reason)."""
     alignment = report.time.alignment
     sentences = [_describe_volume(report)] if report.volume is not None else []
     if alignment is not None and len(report.time.per_rank) > 1:
@@ -142,7 +142,7 @@ def build_collective_section(report: Report) -> tuple[Section, ...]:
 
 
 def _describe_volume(report: Report) -> str:
-    """Compare the bytes of a rank with the ZeRO formula of the stage, and with the engine's own scheme."""
+    """Compare the bytes of a rank with the ZeRO formula of the stage and with the engine's scheme."""
     volume = report.volume
     if volume is None:
         return ""
@@ -166,7 +166,7 @@ def _format_expected(volume: Volume, expected_bytes: int) -> str:
 
 
 def _describe_alignment(alignment: Alignment) -> tuple[str, ...]:
-    """Describe how well the clocks were aligned, and how mismatched collectives were handled."""
+    """Describe the clock alignment, and the handling of mismatched collectives."""
     if len(alignment.offsets_ns) < 2:
         aligned = "Clocks not aligned: the ranks have no suitable collective in common"
     else:
@@ -267,7 +267,7 @@ def _name_group_and_type(entries: Sequence[CollectiveTime]) -> str:
 
 
 def name_collective(entry: CollectiveTime) -> str:
-    """Return the kind of a collective, with its group and element type."""
+    """Return the kind of a collective with its group and element type."""
     return f"{entry.kind}, {_name_group_and_type([entry])}"
 
 
@@ -277,19 +277,19 @@ def make_hidden_value(place: Cursor, *, in_ms: bool) -> Value:
 
 
 def make_bytes_cell(place: Cursor) -> Value:
-    """Return the bytes of an entry; 0 bytes of a collective that moves data are unknown."""
+    """Return the bytes of an entry; 0 bytes mean unknown for a collective that moves data."""
     size = read(place.bytes)
     return replace(size, number=None) if is_unknown_size(get(place.kind), get(place.bytes)) else size
 
 
 def _sort_places(places: Cursor, entries: Sequence[object]) -> list[Cursor]:
-    """Return the places of these entries of a list, in their order."""
+    """Return the cursors of these list entries, in order."""
     index = {id(entry): at for at, entry in enumerate(get(places))}
     return [places[index[id(entry)]] for entry in entries]
 
 
 def build_message_table(report: Report) -> Table:
-    """Build one row per kind, group and range of sizes, in powers of four, in order of size."""
+    """Build one row per kind, group and size range (powers of four), in order of size."""
     time = report.time
     sized = {(entry.kind, entry.group) for entry in time.collectives if entry.bytes > 0}
     unsized = {(entry.kind, entry.group) for entry in time.collectives} - sized
@@ -338,7 +338,7 @@ def _count_squares(count: float, largest: float) -> int:
 
 
 def _get_group_width(time: Time) -> int:
-    """Return the columns of a screen that group names take; 0 if all rows share one."""
+    """Return the screen columns for group names; 0 if all rows share a group."""
     return _GROUP_WIDTH if _has_groups(time) else 0
 
 
@@ -347,7 +347,7 @@ def _name_group(time: Time) -> str:
 
 
 def build_unit_table(report: Report) -> Table:
-    """Build one row per wrapped module and kind of collective, the one with the most exposed time first."""
+    """Build one row per wrapped module and kind of collective, most exposed time first."""
     time, width = report.time, _get_group_width(report.time)
     shown = sort_units(time)[:MAX_LINES]
     fields = (
@@ -377,7 +377,7 @@ def build_unit_table(report: Report) -> Table:
 
 
 def sort_units(time: Time) -> list[UnitTime]:
-    """Return the units, the one with the most exposed time first."""
+    """Return the units, most exposed time first."""
     return sorted(
         time.units,
         key=lambda each: (-(each.exposed_wait_ns + each.exposed_transfer_ns), each.unit, each.kind),
@@ -385,7 +385,7 @@ def sort_units(time: Time) -> list[UnitTime]:
 
 
 def build_fit_table(report: Report) -> Table:
-    """Build the fitted latencies and bandwidths of links with messages of several sizes."""
+    """Build the table of fitted latency and bandwidth of links with several message sizes."""
     time, width = report.time, _get_group_width(report.time)
     shown = sorted(time.fits, key=lambda fit: (-fit.messages, fit.kind, fit.group))[:MAX_LINES]
     fields = (

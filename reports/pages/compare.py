@@ -1,6 +1,6 @@
-"""Build what compares two runs: the page of ``zprof compare``, and the sections of a report on its jobs.
+"""Compare two runs: the page of ``zprof compare``, and the report sections on the jobs.
 
-The page has the verdict, different settings, then figure by figure. The sections say how the runs were
+The page has the verdict, the different settings, then all figures. The sections cover how the runs were
 recorded, how they compare at equal work, and what else differs.
 """
 
@@ -36,13 +36,13 @@ from zprof.reports.table import (
 _UNKNOWN = "unknown"
 #: Smaller relative changes are not shown.
 _MIN_CHANGE = 0.0005
-#: Maximum number of rows of a section, such as kernels, and of ranks with a section of their own.
+#: Maximum number of rows per section, such as kernels, and of ranks with their own section.
 _MAX_TEXT_ROWS, _MAX_RANKS = 12, 4
 _MAX_TEXT_DIFFERENCES = 12
 
 
 def label_row(row: ComparedRow) -> str:
-    """Return the name of a row, as the catalogue has it; kernels and findings keep their names."""
+    """Return the catalogue name of a row; kernels and findings keep their names."""
     metric = find_metric(parse_path(row.leaf))
     if metric:
         return metric.title
@@ -57,7 +57,7 @@ def format_figure(value: ComparedValue, unit: str) -> str:
 
 
 def format_change(row: ComparedRow) -> str:
-    """Format the relative change, in points for ratios; empty if there is no visible change."""
+    """Format the relative change, in points for ratios; empty without a visible change."""
     if not isinstance(row.a, int | float) or not isinstance(row.b, int | float):
         return ""
     if row.unit == "ratio":
@@ -77,12 +77,12 @@ def select_shown_rows(section: ComparedSection, *, everything: bool) -> tuple[Co
 
 
 def select_shown_settings(settings: Iterable[Setting], *, everything: bool) -> tuple[Setting, ...]:
-    """Return the settings that differ, or all with ``everything``."""
+    """Return the settings that differ, or all settings with ``everything``."""
     return tuple(setting for setting in settings if everything or setting.a != setting.b)
 
 
 def build_compare_page(both: SideBySide, *, everything: bool = False) -> Page:
-    """Build the page; with ``everything`` also equal settings and rows that are zero or unknown."""
+    """Build the page; ``everything`` adds equal settings and rows that are zero or unknown."""
     leaves = both.sections if everything else _drop_most_ranks(both.sections)
     tables = (_build_figure_table(section, everything=everything) for section in leaves)
     omission = "Rows that are 0 or unknown in both runs, and equal settings, are omitted (--all shows them)."
@@ -117,7 +117,7 @@ def build_compare_page(both: SideBySide, *, everything: bool = False) -> Page:
 
 
 def _drop_most_ranks(sections: Sequence[ComparedSection]) -> list[ComparedSection]:
-    """Drop the sections of most ranks of a large job."""
+    """Drop the sections of most ranks in a large job."""
     ranks = [section for section in sections if section.rank is not None]
     single = [section for section in ranks if section.kind is SectionKind.RANK]
     dropped = {section.title for section in (*single[_MAX_RANKS:], *ranks[2 * _MAX_RANKS :])}
@@ -163,7 +163,7 @@ def _build_figure_table(section: ComparedSection, *, everything: bool) -> Table 
 
 
 def build_run_section(report: Report) -> tuple[Section, ...]:
-    """Build the section with the facts of this run, next to those of the baseline if there is one."""
+    """Build the section on the run's facts, next to the facts of a baseline if there is one."""
     rows = _list_run_facts(report.run)
     facts: Block | None = Facts(rows=tuple(rows))
     for before in list_baseline_runs(report):
@@ -199,7 +199,7 @@ def _list_run_facts(run: RunFacts) -> list[tuple[str, str]]:
 
 
 def build_difference_section(report: Report) -> tuple[Section, ...]:
-    """Build the section with other differences between the jobs, which may be the real cause."""
+    """Build the section on other differences between the jobs, which may be the real cause."""
     comparison = report.comparison
     if comparison is None:
         return ()
@@ -221,7 +221,7 @@ def build_difference_section(report: Report) -> tuple[Section, ...]:
 
 
 def build_equal_work_table(report: Report, comparison: Comparison) -> Table | None:
-    """Compare the steps at equal work; None if the work is unknown or is already equal."""
+    """Compare the steps at equal work; None if the work is unknown or already equal."""
     times, work = comparison.step_time, comparison.equal_work
     if times is None or work is None or work.b_ns == times.b_ns:
         return None

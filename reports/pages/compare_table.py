@@ -1,4 +1,4 @@
-"""Build the table of all rows of two runs with verdicts, that of their settings, and what a row opens."""
+"""Build the tables of figures (with verdicts) and settings of two runs, and the popup of a row."""
 
 from collections.abc import Callable, Iterator
 
@@ -55,13 +55,13 @@ _MAX_PLACE = 200
 _MAX_TEXT = 10
 _MAX_SETTING, _MAX_VALUE = 22, 22
 _MIN_WHOLE_PERCENT = 10
-#: Shorter intervals are in µs.
+#: Shorter intervals are shown in µs.
 _MIN_MS_NS = 1e6
-#: Mean times and bytes of a row are rounded to integers, but not shares and counts.
+#: Mean times and bytes are rounded to integers; shares and counts are not.
 _MAX_ROUNDING, _MAX_RATIO_ROUNDING = 1.0, 1e-9
 _ALL_RANKS_SUFFIX = ", all ranks"
 _TENANTS = {f"{tenant.value}_bytes": tenant.value for tenant in Tenant}
-#: Sections whose times depend on the work per step, so that they are not shown per token.
+#: Sections with times that are not shown per token, because they depend on the work per step.
 _PER_STEP = (
     SectionKind.STEP,
     SectionKind.RANK,
@@ -76,7 +76,7 @@ Judge = Callable[[RowPlace], JudgedRow]
 
 
 class WordedValue(Value, frozen=True, kw_only=True):
-    """A number computed from both runs, with the words for it: ``+3.2 %``, ``± 1.2 ms``."""
+    """A number computed from both runs, with its text: ``+3.2 %``, ``± 1.2 ms``."""
 
     words: str
 
@@ -96,7 +96,8 @@ class CompareOptions(Struct, frozen=True, kw_only=True):
 def build_compare_table(report: Report, both: SideBySide, judge: Judge, shown: CompareOptions) -> Table:
     """Build the table of all values of both runs, or only of those that differ.
 
-    ``report``: that on B with A as its baseline. ``judge``: judges a row, per token if ``shown`` says so.
+    ``report``: the report on B with A as its baseline. ``judge``: compares a row, per token if ``shown`` asks
+    for it.
     """
     title = "side by side"
     places = _select_places(both, only_differences=shown.only_differences)
@@ -178,7 +179,7 @@ def _differs(row: ComparedRow) -> bool:
 
 
 def name_row(place: RowPlace) -> str:
-    """Return a name for the row that is clear without its section."""
+    """Return a row name that is clear without its section."""
     section, name = place.section, label_row(place.row)
     title = section.title.removesuffix(_ALL_RANKS_SUFFIX)
     if section.kind is SectionKind.STEP:
@@ -197,7 +198,7 @@ def name_row(place: RowPlace) -> str:
 
 
 def _build_line(report: Report, place: RowPlace, judged: JudgedRow, *, per_work: bool) -> Row:
-    """Build a row with its values per step, or per token or sample."""
+    """Build a row with values per step, or per token or sample."""
     row = judged.row
     is_wall = row.name == "wall_ns" and place.section.kind is SectionKind.STEP
     where = f"{place.section.title}: {place.section.note}"
@@ -225,7 +226,7 @@ def _build_line(report: Report, place: RowPlace, judged: JudgedRow, *, per_work:
 
 
 def format_judgement(judgement: Judgement) -> Marked:
-    """Format the verdict as a cell: symbol and word."""
+    """Format the verdict as a cell with symbol and word."""
     sign, mark = _SIGNS[judgement]
     return Marked(f"{sign} {judgement.value}".strip(), mark)
 
@@ -233,7 +234,7 @@ def format_judgement(judgement: Judgement) -> Marked:
 def _make_side_cell(
     report: Report, place: RowPlace, judged: JudgedRow, *, after: bool, per_work: bool
 ) -> Cell:
-    """Make one side's figure, with its report leaves if they yield exactly this number."""
+    """Make the figure of one side, with its report leaves if they yield exactly this number."""
     value, unit = (judged.row.b if after else judged.row.a), judged.row.unit
     if unit == "text":
         if place.section.kind is SectionKind.FINDINGS:
@@ -252,7 +253,7 @@ def _make_side_cell(
 
 
 def _read_side(report: Report, place: RowPlace, *, after: bool, per_work: bool) -> Value | None:
-    """Read one side's figure from the report on B; None if it does not have it."""
+    """Read the figure of one side from the report on B; None if the report lacks it."""
     found, name, section = Cursor(report), place.row.name, place.section
     comparison, rank = found.comparison, section.rank
     if get(comparison) is None:
@@ -279,7 +280,7 @@ def _read_side(report: Report, place: RowPlace, *, after: bool, per_work: bool) 
 
 
 def _make_interval_cell(report: Report, place: RowPlace, judged: JudgedRow, *, per_work: bool) -> Cell:
-    """Make a cell with the interval, or the change that a time must exceed to be significant."""
+    """Make a cell with the interval, or the minimum significant change of a time."""
     row, judgement, interval = judged.row, judged.judgement, judged.interval
     if interval is not None and row.unit == "ratio":
         low, high = (100 * end for end in interval)
@@ -301,7 +302,7 @@ def _make_interval_cell(report: Report, place: RowPlace, judged: JudgedRow, *, p
 def _make_relative_interval(report: Report, quantity: str) -> Value:
     """Make the 95 % interval of the change, relative to A's step time.
 
-    ``quantity``: ``step_time`` or ``equal_work``. Whole percents if either end is 10 % or more.
+    ``quantity``: ``step_time`` or ``equal_work``. Whole percent if either end is 10 % or more.
     """
     comparison = Cursor(report).comparison
     low, high = (
@@ -317,7 +318,7 @@ def _make_relative_interval(report: Report, quantity: str) -> Value:
 
 
 def build_settings_table(both: SideBySide, shown: CompareOptions) -> Table:
-    """Build the table of the settings of both runs, those that differ first."""
+    """Build the table of both runs' settings, different settings first."""
     differing = select_shown_settings(both.settings, everything=False)
     ordered = sorted(enumerate(both.settings), key=lambda entry: entry[1].a == entry[1].b)
     return Table(
@@ -359,7 +360,7 @@ def _build_setting_line(index: int, setting: Setting) -> Row:
 
 
 def describe_compared(both: SideBySide, judge: Judge, key: str) -> tuple[str, str]:
-    """Return the title and text for a row or setting, with both values in full."""
+    """Return the title and text of a row or setting, with both values in full."""
     for index, setting in enumerate(both.settings):
         if key == f"settings[{index}]":
             values = [UNKNOWN if value is None else value for value in (setting.a, setting.b)]

@@ -1,6 +1,6 @@
-"""Build the diagnosis page, one screen of 40 lines or so: the verdict, where the time goes, what to change.
+"""Build the diagnosis page, a screen of about 40 lines: the verdict, where the time goes, what to change.
 
-What is below 1 % of the step is folded; ``zprof report`` has it.
+Findings below 1 % of the step are folded; ``zprof report`` shows them.
 """
 
 from collections.abc import Iterator
@@ -49,13 +49,13 @@ from zprof.reports.pages.memory_changes import build_group_change_section, build
 from zprof.reports.pages.memory_timeline import build_timeline_section
 from zprof.reports.pages.ranks import describe_critical_path
 
-#: Findings shown in short behind the first; the second limits those of low confidence.
+#: Maximum findings shown in short after the first, and maximum of low confidence.
 _MAX_SHORT, _MAX_GUESSES = 3, 1
 #: Share of the step below which a finding about time is folded.
 _MIN_STEP_RATIO = 0.01
-#: Lines of the fix.
+#: Maximum lines of the fix.
 _MAX_FIX_LINES = 4
-#: Evidence rows of the first finding; its rule puts the decisive ones first.
+#: Maximum evidence rows of the first finding; its rule lists decisive evidence first.
 _MAX_EVIDENCE = 3
 _MAX_GAPS = 3
 _MAX_GAP_CHARACTERS = 150
@@ -64,7 +64,7 @@ _MAX_DIFFERENCES = 6
 
 
 def build_diagnosis_page(report: Report) -> Page:
-    """Build the page; ``zprof report`` and the JSON have the details that it omits."""
+    """Build the page; ``zprof report`` and the JSON have the omitted details."""
     comparison = report.comparison
     head: list[Block | None] = [*build_head_blocks(report, with_fix=False)]
     if comparison is not None:
@@ -86,7 +86,9 @@ def build_diagnosis_page(report: Report) -> Page:
 
 
 def _build_main_sections(report: Report) -> tuple[Section, ...]:
-    """Build what a stuck job waits for, where the time goes, or else what holds the memory."""
+    """Build the main sections: what a stuck job waits for, where the time goes, or else what holds the
+    memory.
+    """
     if is_stuck(report.hang):
         return build_hang_section(report)
     if report.time.per_rank:
@@ -132,7 +134,7 @@ def _build_change_section(report: Report) -> tuple[Section, ...]:
     if not report.findings:
         text = "Nothing: none of the tested causes was found."
         return make_section("changes", title, lead, Paragraph(text=text))
-    # Omit what hardly costs time, except the first.
+    # Omit findings that cost little time, except the first.
     min_ns = _MIN_STEP_RATIO * (step_ns(report.time.per_rank) if report.time.per_rank else 0)
     kept = [
         entry
@@ -162,7 +164,7 @@ def _build_change_section(report: Report) -> tuple[Section, ...]:
 
 
 def _build_full_card(finding: Finding, *, verdict: str) -> Card:
-    """Build a card with the decisive evidence; omit the sentence if the verdict already contains it."""
+    """Build a card with the decisive evidence, without the sentence if the verdict already contains it."""
     evidence = tuple(
         (format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence[:_MAX_EVIDENCE]
     )
@@ -180,9 +182,9 @@ def _build_full_card(finding: Finding, *, verdict: str) -> Card:
 
 
 def _shorten_fix(finding: Finding, max_lines: int) -> list[str]:
-    """Return the lines of the fix; if they are too many, only the first parts, each with its title.
+    """Return the lines of the fix; if there are too many, only the first parts, each with its title.
 
-    A part is never cut, however long it is: half of a statement cannot be used.
+    Parts are never cut: half a statement is useless.
     """
     lines = finding.fix.split("\n")
     starts = [
@@ -206,7 +208,7 @@ def _build_short_card(label: str, finding: Finding) -> Card:
 
 
 def _build_short_gap_section(report: Report) -> tuple[Section, ...]:
-    """Build the section of gaps in short; the report has the remedies."""
+    """Build the short gaps section; the report has the remedies."""
     groups = merge_gaps(report.gaps)
     items = []
     for group in groups[:_MAX_GAPS]:
@@ -219,7 +221,7 @@ def _build_short_gap_section(report: Report) -> tuple[Section, ...]:
 
 
 def _cut_reason(reason: str, max_characters: int) -> str:
-    """Return a reason without its last clauses, or without its last words if one clause is too long."""
+    """Return a reason without its last clauses, or without its last words if a single clause is too long."""
     if len(reason) <= max_characters:
         return reason
     clauses = reason[:max_characters].rpartition("; ")[0]

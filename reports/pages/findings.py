@@ -1,4 +1,4 @@
-"""Build findings as cards with evidence, fix and disproof, and gaps grouped by what is unknown."""
+"""Build findings as cards with evidence, fix and disproof, and gaps grouped by subject."""
 
 from collections.abc import Sequence
 
@@ -19,13 +19,13 @@ from zprof.reports.table import Column, Kind, Mark, Opens, Row, Table
 _MAX_FINDINGS = 100
 _MAX_EVIDENCE = 100
 _MAX_FILE, _MAX_FUNCTION = 60, 60
-#: Note of an empty findings table, indexed by whether there are gaps.
+#: Note in an empty findings table, indexed by whether there are gaps.
 _NO_FINDING = ("all causes were tested", "see below for what was not tested, and why")
 #: Separator after a part's name, indexed by whether the text has several lines.
 
 
 class GapGroup(Struct, frozen=True, kw_only=True):
-    """The same gap on several ranks; ``ranks`` is empty if it applies to the entire run."""
+    """The same gap on several ranks; ``ranks``: empty for the entire run."""
 
     what: str
     reason: str
@@ -35,7 +35,7 @@ class GapGroup(Struct, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """Return the causes that were not tested, or else what was not measured."""
+        """Return the untested causes, or else the missing measurement."""
         return ", ".join(self.causes) or self.what
 
     @property
@@ -46,13 +46,13 @@ class GapGroup(Struct, frozen=True, kw_only=True):
 
 
 def format_evidence_value(fact: Evidence) -> str:
-    """Format the value in its unit; an unknown unit is appended unchanged."""
+    """Format the value in its unit; append an unknown unit unchanged."""
     is_known = fact.unit in set(Unit)
     return format_number(fact.value, Unit(fact.unit)) if is_known else f"{fact.value:g} {fact.unit}"
 
 
 def format_evidence_name(fact: Evidence) -> str:
-    """Format what was measured, and on which rank."""
+    """Format the name of the measurement and its rank."""
     return fact.what if fact.rank is None else f"{fact.what} (rank {fact.rank})"
 
 
@@ -68,14 +68,14 @@ def worth(finding: Finding) -> str:
 
 
 def format_location(location: SourceLocation) -> str:
-    """Format a line of the program like ``train.py:31, main``; long names keep their end."""
+    """Format a program line like ``train.py:31, main``; long names keep their end."""
     file = printable(location.file)
     file = file if len(file) <= _MAX_FILE else f"…{file[1 - _MAX_FILE :]}"
     return f"{file}:{location.line}, {shorten(printable(location.function), _MAX_FUNCTION)}"
 
 
 def build_change_parts(finding: Finding) -> tuple[tuple[str, Paragraph], ...]:
-    """Build the part of a card that says what the finding adds to the step, if there is a baseline."""
+    """Build the card part on the time that the finding adds to the step over a baseline, if any."""
     if finding.change_ns is None:
         return ()
     low, high = finding.change_ns
@@ -89,12 +89,12 @@ def build_change_parts(finding: Finding) -> tuple[tuple[str, Paragraph], ...]:
 
 
 def build_location_parts(finding: Finding) -> tuple[tuple[str, Paragraph], ...]:
-    """Build the part of a card that names the line of the program, if it is known."""
+    """Build the card part with the program line, if known."""
     return (("in", Paragraph(text=format_location(finding.location))),) if finding.location else ()
 
 
 def is_significant(finding: Finding) -> bool:
-    """Return True if a finding fails a CI job: neither its severity nor its confidence is low."""
+    """Return True if a finding fails a CI job, because neither its severity nor its confidence is low."""
     return finding.severity is not Severity.LOW and finding.confidence is not Confidence.LOW
 
 
@@ -112,7 +112,7 @@ def list_finding_lines(finding: Finding) -> tuple[str, ...]:
 
 
 def find_first_confident(findings: Sequence[Finding]) -> Finding | None:
-    """Return the first finding with more than low confidence."""
+    """Return the first finding above low confidence."""
     return next((entry for entry in findings if entry.confidence is not Confidence.LOW), None)
 
 
@@ -126,7 +126,7 @@ def describe_savings(findings: Sequence[Finding], time: Time) -> str:
 
 
 def build_finding_section(report: Report) -> tuple[Section, ...]:
-    """Build the section of findings, largest saving first; it states if there are none."""
+    """Build the findings section, largest saving first; without findings, it reports that."""
     lead = "What costs time or memory, the evidence, and what to change."
     if not report.findings:
         return make_section("findings", "Findings", lead, Paragraph(text="No findings."))
@@ -176,7 +176,7 @@ def merge_gaps(gaps: Sequence[Gap]) -> tuple[GapGroup, ...]:
 
 
 def build_gap_list(gaps: Sequence[Gap]) -> ItemList | None:
-    """Build the list of gaps: what is unknown, why, and the remedy."""
+    """Build the gap list: what is unknown, why, and the remedy."""
     groups = merge_gaps(gaps)
     if not groups:
         return None
@@ -187,14 +187,14 @@ def build_gap_list(gaps: Sequence[Gap]) -> ItemList | None:
 
 
 def build_gap_section(gaps: Sequence[Gap], title: str = "Not measured") -> tuple[Section, ...]:
-    """Build the section of gaps."""
+    """Build the gaps section."""
     count = len(merge_gaps(gaps))
     lead = "Missing figures are unknown, not zero: what is missing, why, and how to measure it."
     return make_section(GAPS, f"{title} ({count})", lead, build_gap_list(gaps))
 
 
 def build_findings_table(report: Report) -> Table:
-    """Build the table of findings in the report's order: by predicted saving."""
+    """Build the findings table in report order: by predicted saving."""
     basis = report.time.basis
     columns = (
         Column(title="finding", kind=Kind.TEXT),
@@ -242,7 +242,7 @@ def _make_finding_line(report: Report, index: int, finding: Finding) -> Row:
 
 
 def describe_finding(report: Report, index: int, *, whole: bool = False) -> str:
-    """Return the finding's sentence, unless the verdict repeats it, and the first line of its fix.
+    """Return the finding's sentence, unless the verdict already contains it, and the first line of its fix.
 
     ``whole``: return sentence, fix and how to disprove it in full.
     """
@@ -266,13 +266,13 @@ def describe_finding(report: Report, index: int, *, whole: bool = False) -> str:
 
 
 def list_untested(report: Report) -> str:
-    """List what could not be tested or measured, with reasons, for a report without findings."""
+    """List what could not be tested or measured and why, for a report without findings."""
     reasons = [f"{gap.subject}: {gap.reason}" for gap in merge_gaps(report.gaps)]
     return "\n".join(["not tested:", *reasons]) if reasons else ""
 
 
 def build_evidence_table(report: Report, index: int) -> Table:
-    """Build the evidence table of the finding at an index."""
+    """Build the evidence table for the finding at an index."""
     findings = report.findings
     facts = findings[index].evidence if 0 <= index < len(findings) else ()
     places = Cursor(report).findings[index].evidence

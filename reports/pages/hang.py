@@ -50,7 +50,7 @@ from zprof.reports.table import (
 
 _MAX_CULPRITS, _MAX_FRAMES, _MAX_WAITS, _MAX_TEXT_ROWS = 8, 8, 6, 8
 _MAX_SIZES_LENGTH, _MAX_GROUP_LENGTH = 40, 24
-#: Operations and stack frames of one rank in full.
+#: Maximum operations and stack frames of one rank in full.
 _MAX_OPERATIONS, _MAX_ALL_FRAMES = 12, 40
 _ARROW = "──waits for──▶"
 _LABEL_WIDTH = 14
@@ -74,13 +74,13 @@ _STATE = Column(
 )
 _LOG_STATES = "entered, not entered, or past the operation in which its group is stuck; silent: unknown"
 _SOURCE = Column(title="by its", kind=Kind.TEXT, help="kind of line in the log that shows it")
-#: Minimum width of a screen's table for the name of a group beside its role.
+#: Minimum table width on a screen to show the group name next to its role.
 _WIDE = 100
 _MAX_RANKS, _MAX_LINES = 8, 6
 
 
 def build_hang_section(report: Report) -> tuple[Section, ...]:
-    """Build the section of static outputs; empty if the run has no flight recorder, or nothing is stuck."""
+    """Build the section for static outputs; empty without a flight recorder, or if nothing is stuck."""
     hang = report.hang
     if not is_stuck(hang):
         return ()
@@ -106,7 +106,7 @@ def build_hang_section(report: Report) -> tuple[Section, ...]:
 
 
 def _draw_waits(hang: Hang) -> Code | None:
-    """Draw who waits for whom: one line for each set of ranks, with the first operation that they wait in."""
+    """Draw who waits for whom: one line per set of ranks, with the first operation in which they wait."""
     groups = group_waits(hang)
     if not groups:
         return None
@@ -177,7 +177,7 @@ def _build_operation_table(report: Report, hang: Hang) -> Table | None:
 
 
 def _build_state_table(hang: Hang) -> Table | None:
-    """Build the table of what the lines of each rank prove; dumps have more to say than this."""
+    """Build the table of what the lines of each rank prove; dumps prove more."""
     if not hang.logs:
         return None
     rows: dict[tuple[str, ...], list[str]] = {}
@@ -206,12 +206,14 @@ def _format_sequence(sequence: int | None) -> str:
 
 
 def _find_stuck(report: Report) -> Hang | None:
-    """Return what a stuck job waits for; None if the job is not stuck, or has no flight recorder."""
+    """Return what a stuck job waits for; None without a stuck job or a flight recorder."""
     return report.hang if is_stuck(report.hang) else None
 
 
 def _list_waits(hang: Hang) -> Sequence[WaitingRanks]:
-    """Return who waits for whom; if nobody waits for a rank, operations that all are in and none leaves."""
+    """Return who waits for whom; if nobody waits for a rank, the operations that all ranks are in and none
+    leaves.
+    """
     return group_waits(hang) or [
         WaitingRanks(ranks=operation.entered, for_ranks=(), operations=(number,))
         for number, operation in enumerate(hang.operations)
@@ -219,7 +221,7 @@ def _list_waits(hang: Hang) -> Sequence[WaitingRanks]:
 
 
 def build_waits_table(report: Report) -> Table:
-    """Build the table of who waits for whom, the causes first; empty if the job is not stuck."""
+    """Build the table of who waits for whom, causes first; empty if the job is not stuck."""
     hang = _find_stuck(report)
     waits = _list_waits(hang)[:MAX_LINES] if hang else ()
     return Table(
@@ -305,7 +307,7 @@ def build_standings_table(report: Report) -> Table:
 
 
 def _describe_standing(hang: Hang, standing: RankStanding) -> tuple[Cell, Cell, Cell]:
-    """Return the operation in which a rank stands, its group, and the line of the program."""
+    """Return the operation in which a rank is stuck, its group, and the program line."""
     culprit = _find_culprit(hang, standing.rank)
     if standing.state is RankState.CAUSE and culprit is not None:
         location = culprit.location or culprit.last_location
@@ -330,12 +332,12 @@ def _describe_standing(hang: Hang, standing: RankStanding) -> tuple[Cell, Cell, 
 
 
 def _find_culprit(hang: Hang, rank: int) -> RankAtHang | None:
-    """Return the entry of a rank that holds the others up, or None."""
+    """Return the entry of a rank that blocks the others, or None."""
     return next((culprit for culprit in hang.culprits if culprit.rank == rank), None)
 
 
 def describe_wait(report: Report, number: int) -> tuple[str, Callable[[int], str]]:
-    """Return title and text of a row of the waits: its operations, and the ranks that they wait for."""
+    """Return the title and text of a wait row: its operations, and the ranks they wait for."""
     hang = _find_stuck(report)
     assert hang is not None
     wait = _list_waits(hang)[number]
@@ -366,7 +368,7 @@ def describe_wait(report: Report, number: int) -> tuple[str, Callable[[int], str
 
 
 def describe_standing(report: Report, rank: int) -> tuple[str, Callable[[int], str]]:
-    """Return title and text of a rank: what it does, and all operations that it waits in or is late for."""
+    """Return the title and text of a rank: what it does, and all operations it waits in or is late for."""
     hang = _find_stuck(report)
     assert hang is not None
     state = list_standings(hang, (rank,))
@@ -411,7 +413,9 @@ def _format_operation(operation: StuckOperation, columns: int) -> Iterator[str]:
 
 
 def _format_rank(hang: Hang, rank: int, columns: int) -> Iterator[str]:
-    """Format what a rank does: the last operation and the stack of the cause, or for whom another waits."""
+    """Format what a rank does: for the cause, its last operation and stack; for others, whom they wait
+    for.
+    """
     culprit = _find_culprit(hang, rank)
     if rank in hang.ranks_missing:
         left = "has no line in the logs" if hang.logs else "left no dump"
@@ -449,7 +453,7 @@ def _format_fact(label: str, fact: str, columns: int) -> list[str]:
 
 
 def _format_ranges(ranks: Sequence[int]) -> str:
-    """Return "0-3, 8, 10-13"."""
+    """Format ranks as ``0-3, 8, 10-13``."""
     parts: list[list[int]] = []
     for rank in sorted(ranks):
         if parts and rank == parts[-1][1] + 1:
@@ -460,7 +464,7 @@ def _format_ranges(ranks: Sequence[int]) -> str:
 
 
 def build_ending_section(report: Report) -> tuple[Section, ...]:
-    """Build the section; empty if no rank failed, or nothing is known of how."""
+    """Build the section on how ranks ended; empty if no rank failed or the cause is unknown."""
     ends = report.endings
     if not ends:
         return ()

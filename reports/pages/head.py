@@ -1,4 +1,4 @@
-"""Build the head of a report: verdict, key figures, the fix to try first, the runs, what is modelled."""
+"""Build the head of a report: verdict, key figures, the fix to try first, the runs, modelled parts."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +20,7 @@ from zprof.reports.pages.ranks import list_late_ranks, read_wait_share
 from zprof.reports.pages.tenants import format_largest_peak, largest_rank, peak_bytes
 from zprof.reports.table import Cell, Column, Kind, Mark, Marked, Opens, Row, Table
 
-#: Waiting below this share of the step is no key figure; the table of late ranks has it.
+#: Waiting below this share of the step is not a key figure; the table of late ranks shows it.
 _MIN_WAIT_RATIO = 0.01
 
 _STATUS = {
@@ -39,7 +39,7 @@ MARKS = {
 
 
 def build_head_blocks(report: Report, *, with_fix: bool = True) -> tuple[Block, ...]:
-    """Build the blocks that summarize the report."""
+    """Build the summary blocks of the report."""
     runs = [report.run, *list_baseline_runs(report)]
     facts = []
     for name, run in zip(("run", "baseline"), runs, strict=False):
@@ -68,7 +68,7 @@ def list_baseline_runs(report: Report) -> tuple[RunFacts, ...]:
 
 
 def build_modelled_notes(runs: Sequence[RunFacts]) -> tuple[Note, ...]:
-    """Build the note on what is simulated in these runs; it must never be omitted."""
+    """Build the note on simulated parts of these runs, which must never be omitted."""
     names = dict.fromkeys(name for run in runs for name in run.modelled)
     if not names:
         return ()
@@ -144,8 +144,8 @@ def format_verdict(report: Report) -> tuple[Marked, str]:
 def format_warning(report: Report) -> str:
     """Format a warning if the jobs differ or values are simulated; empty if neither applies.
 
-    The line is cut at its end, so the simulated facts come last: some of them may be lost, but not the
-    statement that there are any.
+    The line is cut at its end, so the list of simulated parts comes last: it may be cut, but not the
+    statement that some parts are simulated.
     """
     comparison = report.comparison
     baseline = comparison.baseline_run if comparison else None
@@ -167,7 +167,9 @@ def format_warning_cell(report: Report) -> Marked:
 
 
 def build_rest_table(report: Report) -> Table:
-    """Build one row each for a ledger without a place, memory, headroom, unclaimed time, untested rules."""
+    """Build one row each for a ledger not shown elsewhere, memory, headroom, unclaimed time, untested
+    rules.
+    """
     lines = [
         *_list_ledger_lines(report),
         *_list_memory_lines(report),
@@ -196,7 +198,7 @@ def build_rest_table(report: Report) -> Table:
 
 
 def _list_ledger_lines(report: Report) -> list[Row]:
-    """Return the row that opens where the time went before a job was stuck."""
+    """Return the row that opens the ledger from before a job got stuck."""
     if not is_stuck(report.hang) or not report.time.per_rank:
         return []
     step = read(every(Cursor(report).time.per_rank).wall_ns, how=Aggregation.MEAN, in_ms=True)
@@ -251,7 +253,7 @@ def _list_unclaimed_lines(report: Report) -> list[Row]:
 
 
 def _list_untested_lines(report: Report) -> list[Row]:
-    """Return a row with the subjects of the gaps; ``enter`` shows reasons and remedies."""
+    """Return a row with the gap subjects; ``enter`` shows reasons and remedies."""
     names = [gap.subject for gap in merge_gaps(report.gaps)]
     if not names:
         return []
@@ -260,6 +262,6 @@ def _list_untested_lines(report: Report) -> list[Row]:
 
 
 def _make_line(key: str, name: str, value: Cell, relation: str, other: Cell, note: str) -> Row:
-    """Return a row of two values; ``relation`` is the word between them."""
+    """Return a row of two values; ``relation``: the word between them."""
     texts = (Marked(text, Mark.MUTED) for text in (name, relation, note))
     return Row(key=key, cells=(next(texts), value, next(texts), other, next(texts)))

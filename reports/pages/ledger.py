@@ -35,18 +35,18 @@ from zprof.reports.table import (
 
 TITLE = "Where the time goes"
 _STEP = "wall_ns"
-#: Colour of each term in a bar.
+#: Bar colour of each term.
 _COLOURS = {
     **{term: f"time-{term.removesuffix('_ns').replace('_', '-')}" for term in LEDGER_NAMES},
     _STEP: "time-sum",
 }
 #: Smaller terms are shown as 0.0 ms.
 _MIN_TERM_NS = 50_000
-#: Source of a window whose steps the program itself marked.
+#: Source of a window with steps marked by the program itself.
 _MARKED = "recorder"
-#: Smaller shares of what grew are not worth a line.
+#: Smaller shares of the growth get no line.
 _MIN_REST_RATIO = 0.05
-#: What makes a term grow if no cause is found.
+#: Reasons for the growth of a term, if no cause is found.
 _LIKELY_REASONS = {
     "compute_ns": "more work per step, or a busier machine",
     "exposed_wait_ns": "ranks that are further apart",
@@ -58,10 +58,10 @@ _LIKELY_REASONS = {
 
 
 def build_ledger_section(report: Report) -> tuple[Section, ...]:
-    """Build the section; empty if no step was timed (the gaps give the reason)."""
+    """Build the ledger section; empty if no step was timed (the gaps give the reason)."""
     if not report.time.per_rank:
         return ()
-    # Describe the exposed part of the collective time, for this run and its baseline.
+    # Describe the exposed part of the collective time for this run and its baseline.
     period, ranks = report.time.basis, report.time.per_rank
     lines = [describe_exposure("Collectives", ranks, period)]
     before = report.comparison.baseline_time if report.comparison else ()
@@ -79,11 +79,11 @@ def build_ledger_section(report: Report) -> tuple[Section, ...]:
 
 
 def build_ledger_table(report: Report, terms: Sequence[str] | None = None) -> Table:
-    """Build the table of these terms and the step, with a waterfall of bars and with the baseline if any.
+    """Build the table of these terms and the step, with a bar waterfall and the baseline if any.
 
     Args:
         report: The report.
-        terms: Ledger terms in order; the largest first, without those that round to 0.0 ms, if None.
+        terms: Ledger terms in order; None: largest first, without terms that round to 0.0 ms.
     """
     shown = list_terms(report) if terms is None else tuple(terms)
     comparison, is_compared = report.comparison, _get_changes(report) is not None
@@ -125,7 +125,7 @@ def build_ledger_table(report: Report, terms: Sequence[str] | None = None) -> Ta
 
 
 def list_terms(report: Report) -> tuple[str, ...]:
-    """Return the terms by their part of the step, or of its change, without those that round to 0.0 ms."""
+    """Return the terms sorted by share of the step or of its change, without terms that round to 0.0 ms."""
     changes = _get_changes(report) or {}
     before = report.comparison.baseline_time if report.comparison is not None and changes else ()
     weights: dict[str, int] = {}
@@ -158,9 +158,9 @@ def _make_term_cells(report: Report, term: str, *, is_compared: bool) -> tuple[C
 
 
 def layout_bars(report: Report, terms: Sequence[str]) -> dict[str, Bar]:
-    """Return a bar per term, each starting where the one before ends, and the bar of the step.
+    """Return a bar per term, each starting at the end of the previous bar, and the bar of the step.
 
-    The step's bar stacks all terms, or with a baseline shows its change from 0.
+    The step bar stacks all terms, or with a baseline shows the change from 0.
     """
     changes = _get_changes(report)
     sizes = {
@@ -194,7 +194,7 @@ def _make_segments(name: str, start: float, end: float) -> tuple[tuple[str, floa
 
 
 class Exposure(Struct, frozen=True, kw_only=True):
-    """Collective time per step, mean over the ranks.  ``bound``: whether the exposed part is exact."""
+    """Collective time per step, mean over ranks. ``bound``: whether the exposed part is exact."""
 
     collective_ns: int
     exposed_ns: int
@@ -218,12 +218,12 @@ def exposure(ranks: Sequence[RankTime]) -> Exposure:
 
 
 def step_ns(ranks: Sequence[RankTime]) -> int:
-    """Return the mean wall time of a step over the ranks."""
+    """Return the mean wall time of a step over all ranks."""
     return mean_over_ranks(ranks, "wall_ns")
 
 
 def _get_changes(report: Report) -> Mapping[str, int] | None:
-    """Return the changes of the terms, which sum to that of the mean step; None without timed steps."""
+    """Return the changes of the terms, which sum to the change of the mean step; None without timed steps."""
     comparison = report.comparison
     return None if comparison is None or comparison.step_time is None else comparison.ledger_delta
 
@@ -242,7 +242,7 @@ def describe_exposure(subject: str, ranks: Sequence[RankTime], period: str) -> s
 
 
 def describe_unsplit_time(ranks: Sequence[RankTime]) -> str:
-    """Describe the time that cannot be split into wait and transfer; empty if there is none."""
+    """Describe the time that cannot be split into wait and transfer; empty if all can be split."""
     if not has_unsplit_wait(ranks):
         return ""
     unsplit = format_ns(mean_over_ranks(ranks, "unsplit_ns"))
@@ -253,7 +253,7 @@ def describe_unsplit_time(ranks: Sequence[RankTime]) -> str:
 
 
 def describe_window(time: Time) -> str:
-    """Describe the measured window; empty if its steps were marked by the recorder."""
+    """Describe the measured window; empty if the recorder marked its steps."""
     window = time.window
     if window is None:
         return ""
@@ -294,7 +294,7 @@ def _build_unclaimed_table(report: Report) -> Table | None:
 
 
 def build_unexplained_section(report: Report) -> tuple[Section, ...]:
-    """Build the section on lost time that no finding explains; it is shown even if it is small."""
+    """Build the section on lost time that no finding explains, even if it is short."""
     if not report.time.per_rank or not report.unclaimed:
         return ()
     unexplained_ns = sum(max(0, lost_ns) for lost_ns in report.unclaimed.values())
@@ -314,7 +314,7 @@ def build_unexplained_section(report: Report) -> tuple[Section, ...]:
 
 
 def _build_unclaimed_change(report: Report) -> Note | ItemList | None:
-    """Build what no finding claims of the terms that grew; None unless the step is longer than before."""
+    """Build the growth of terms that no finding claims; None unless the step is longer than before."""
     comparison = report.comparison
     if comparison is None or comparison.step_time is None or sum(comparison.ledger_delta.values()) <= 0:
         return None
@@ -332,12 +332,14 @@ def _build_unclaimed_change(report: Report) -> Note | ItemList | None:
 
 
 def format_unclaimed_rank(report: Report) -> str:
-    """Return `` on rank 2``; empty if there is no such rank."""
+    """Return `` on rank 2``; empty without a rank."""
     return "" if report.unclaimed_rank is None else f" on rank {report.unclaimed_rank}"
 
 
 def _find_unclaimed_step(report: Report) -> Cursor:
-    """Return the place of the step of the rank whose unexplained loss is shown, or of the slowest rank."""
+    """Return the cursor to the step of the rank with the displayed unexplained loss, or of the slowest
+    rank.
+    """
     ranks = report.time.per_rank
     named = [at for at, rank in enumerate(ranks) if rank.rank == report.unclaimed_rank]
     slowest = max(range(len(ranks)), key=lambda at: ranks[at].wall_ns, default=0)
@@ -345,7 +347,9 @@ def _find_unclaimed_step(report: Report) -> Cursor:
 
 
 def read_terms(place: Cursor, bounds: Bounds) -> tuple[Value, ...]:
-    """Return wall, compute, exposed transfer, wait and copies, idle and unexplained of an entry, in ms."""
+    """Return wall, compute, exposed transfer, wait and copies, idle and unexplained time of an entry, in
+    ms.
+    """
     return tuple(
         replace(read(place[term], in_ms=True), bound=bounds.get(term, Bound.EXACT))
         for term in (_STEP, *LEDGER_NAMES)

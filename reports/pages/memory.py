@@ -1,4 +1,6 @@
-"""Build memory by tenant at each rank's peak, by kind, phase and module, and what a snapshot adds to it."""
+"""Build memory by tenant at each rank's peak, by kind, phase and module, and the additions from a
+snapshot.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -61,11 +63,11 @@ from zprof.reports.table import (
 
 PHASE_TITLE, MODULE_TITLE = "Peak by phase", "Memory by module"
 _MAX_BARS, _MAX_BARS_COMPARED = 32, 16
-#: Maximum number of ranks in a terminal table, without and with a comparison; and in notes.
+#: Maximum number of ranks in a terminal table, without and with a comparison, and in notes.
 _MAX_TEXT_RANKS, _MAX_TEXT_RANKS_COMPARED = 4, 2
 _MAX_NOTE_RANKS = 4
 _MAX_TEXT_ROWS, _MAX_TEXT_MODULES, _MAX_TEXT_PHASES = 12, 10, 5
-#: Reasons of a tenant that are shown, largest first.
+#: Maximum reasons shown per tenant, largest first.
 _MAX_REASONS = 4
 #: Free memory inside the allocator.
 _UNUSED_TERMS = (
@@ -80,7 +82,7 @@ _UNUSED_TERMS = (
 def build_memory_section(
     report: Report, *, short: bool = False, with_largest: bool = True
 ) -> tuple[Section, ...]:
-    """Build the section; empty if no rank was measured (the gaps give the reason)."""
+    """Build the memory section; empty if no rank was measured (the gaps give the reason)."""
     if not report.memory.per_rank:
         return ()
     blocks: list[Block | None] = [_build_rank_table(report), *_list_notes(report)]
@@ -91,7 +93,7 @@ def build_memory_section(
 
 
 def build_memory_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
-    """Build the section on the peak beyond its tenants."""
+    """Build the section on the peak in more detail than by tenant."""
     place = find_largest_rank(Cursor(report).memory.per_rank)
     if place is None:
         return ()
@@ -111,7 +113,7 @@ def build_memory_detail_section(report: Report, *, detail: bool) -> tuple[Sectio
 
 
 def _build_rank_table(report: Report) -> Table | None:
-    """Build one row per rank of the run and the baseline, and the change of the largest rank."""
+    """Build one row per rank of the run and the baseline, and the change on the largest rank."""
     ranks, baseline_ranks = Cursor(report).memory.per_rank, Cursor(report).comparison.baseline_memory
     now = [ranks[at] for at in select_largest_ranks(get(ranks), MAX_ROWS)]
     before = [
@@ -158,7 +160,7 @@ def _build_rank_table(report: Report) -> Table | None:
 
 
 def _read_change(report: Report) -> Iterator[Cell]:
-    """Yield the changes of the largest rank, in the order of the columns of a peak."""
+    """Yield the changes on the largest rank, in the order of the peak columns."""
     delta = Cursor(report).comparison.memory_delta
     for name in (*(tenant.value for tenant in DISPLAY_ORDER), "untagged_bytes", "peak_bytes"):
         change = read(delta[name], signed=True)
@@ -172,7 +174,7 @@ def format_peak_time(rank: RankMemory) -> str:
 
 
 def describe_attribution(rank: RankMemory) -> str:
-    """Describe how a rank's memory was attributed; empty if by hooks or tags alone."""
+    """Describe how a rank's memory was attributed; empty for hooks or tags alone."""
     basis = rank.basis_bytes or {}
     if not rank.peak_bytes or not (basis.get(Basis.RULE) or basis.get(Basis.SIZES)):
         return ""
@@ -259,9 +261,9 @@ def _list_formula_parts(state: StateFormula) -> list[tuple[str, int, str]]:
 
 
 def build_tenant_table(rank: Cursor) -> Table:
-    """Build the table of a rank's tenants at its peak: their bytes, and how their owners are known.
+    """Build the table of a rank's tenants at its peak, with bytes and the source of ownership.
 
-    The key of a row is the tenant, or the name of the memory outside the allocator's live bytes.
+    Row keys are tenants, or names of memory outside the allocator's live bytes.
     """
     entry: RankMemory = get(rank)
     rows = [_build_tenant_row(rank, name) for name in ORDER]
@@ -306,7 +308,7 @@ def _build_tenant_row(rank: Cursor, name: str) -> Row:
 
 
 def _describe_parts(parts: Sequence[Cursor], blocks: int) -> Iterator[str]:
-    """Yield size, reason, blocks and confidence of the largest parts of an owner."""
+    """Yield size, reason, blocks and confidence of an owner's largest parts."""
     known = sorted(
         (place for place in parts if get(place).basis is not Basis.UNKNOWN),
         key=lambda place: -get(place).bytes,
@@ -324,7 +326,7 @@ def _describe_parts(parts: Sequence[Cursor], blocks: int) -> Iterator[str]:
 
 
 def _build_kind_table(rank: Cursor) -> Table | None:
-    """Build the table of a rank's peak by kind: why blocks belong to one is told by the table of tenants."""
+    """Build the table of a rank's peak by kind; the tenant table gives the reasons for ownership."""
     merged: dict[tuple[str, str, bool], list[Cursor]] = {}
     for place in rank.parts:
         part: MemoryPart = get(place)
@@ -354,7 +356,8 @@ def _build_kind_table(rank: Cursor) -> Table | None:
 def build_phase_table(report: Report, rank: int, *, with_others: bool = False) -> Table | None:
     """Build the table of a rank's peak in each phase.
 
-    ``with_others``: also before the first step and of its host memory, of which static outputs have tables.
+    ``with_others``: include rows for the time before the first step and for host memory, which have their own
+    tables in static outputs.
     """
     memory = Cursor(report).memory
     peaks = [(get(peak).phase, get(peak).step, peak) for peak in memory.phases if get(peak).rank == rank]
@@ -384,7 +387,7 @@ def build_phase_table(report: Report, rank: int, *, with_others: bool = False) -
 
 
 def build_module_table(report: Report, rank: int) -> Table | None:
-    """Build the table of memory allocated by the rank's modules, each including its submodules."""
+    """Build the table of memory allocated by a rank's modules, each including its submodules."""
     memory = Cursor(report).memory
     peak = next((entry.peak_bytes for entry in memory.per_rank if get(entry).rank == rank), None)
     modules = [(at, module) for at, module in enumerate(memory.modules) if get(module).rank == rank]
@@ -393,7 +396,7 @@ def build_module_table(report: Report, rank: int) -> Table | None:
         Row(
             key=str(at),
             cells=(
-                # A wrapped model appears twice, once with its wrapper.
+                # A wrapped model appears twice: with and without its wrapper.
                 strip_wrappers(get(module).module)
                 or ("(wrapped model)" if get(module).module else "(entire model)"),
                 read(module.at_rank_peak_bytes),
@@ -428,7 +431,7 @@ def find_history_rank(memory: Memory) -> RankMemory | None:
 
 
 def build_history_sections(report: Report, *, short: bool = False) -> tuple[Section, ...]:
-    """Build the sections on the peak of a snapshot: groups, owners, unused memory and growth."""
+    """Build the sections on a snapshot's peak: groups, owners, unused memory and growth."""
     place = find_largest_rank(Cursor(report).memory.per_rank)
     rank = find_history_rank(report.memory)
     if rank is None or place is None:
@@ -479,7 +482,7 @@ def _describe_peak(report: Report, rank: RankMemory) -> Iterator[Paragraph | Not
 
 
 def _describe_growth(growth: PeakGrowth) -> str:
-    """Describe by how much live memory grew to the peak, of which tenants and from which places."""
+    """Describe how much live memory grew up to the peak, by tenant and allocation site."""
     grown = growth.peak_bytes - growth.start_bytes
     if grown <= 0:
         return "The live memory is highest at the start of the history: what led to it is unknown."
@@ -500,7 +503,7 @@ def _describe_growth(growth: PeakGrowth) -> str:
 
 
 def _describe_size_basis(device: DeviceMemory) -> str:
-    """Describe which bytes the page counts, and what torch's own counter showed at the allocated peak."""
+    """Describe which bytes the page counts, and the value of torch's own counter at the allocated peak."""
     basis = "Sizes are requested bytes; torch.cuda.max_memory_allocated counts them rounded to blocks"
     if device.rounding_bytes is None:
         return f"{basis}: how much that was is unknown."
@@ -510,7 +513,7 @@ def _describe_size_basis(device: DeviceMemory) -> str:
 
 
 def _describe_unused(device: DeviceMemory) -> str:
-    """Describe what the allocator holds beyond the live bytes, and in what form."""
+    """Describe the memory that the allocator holds in addition to live bytes, and its form."""
     if device.reserved_bytes is None:
         return "How much memory the allocator reserved is unknown."
     unused = device.reserved_bytes - device.live_bytes

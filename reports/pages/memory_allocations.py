@@ -1,4 +1,4 @@
-"""Build what is live at the peak by allocation, and say why it belongs to its tenant."""
+"""Build the live memory at the peak by allocation, with the reason for each tenant."""
 
 import re
 from collections import Counter
@@ -84,19 +84,19 @@ _REASONS: Mapping[str, str] = {
     "size_of_a_workspace": "as large as a workspace of cuBLAS, and kept",
 }
 ALLOCATION_TITLE = "Largest live allocations at the peak"
-#: Rows of the short table, and of it and of the long one in text.
+#: Maximum rows of the short table, and of the short and the long table in text.
 _MAX_BRIEF, _MAX_BRIEF_TEXT, _MAX_TEXT = 8, 4, 8
 _MAX_GROUPS, _MAX_GROUPS_SHORT = 20, 8
 _MAX_FRAMES = 6
 _NO_STACK = "no stack: allocated before recording started, or outside Python"
-#: Width of a table on a screen from which all columns are shown.
+#: Minimum table width on a screen to show all columns.
 _MIN_WIDTH = 100
-#: Parts of paths of installed code, which the user did not write.
+#: Path parts of installed code, which is not user code.
 _INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen ", "/lib/python3")
-#: Maximum length of the path of a frame, of its line and function, and of the name of an operator or a kind.
+#: Maximum length of a frame's path, of its line and function, and of an operator or kind name.
 _MAX_PATH, _MAX_FUNCTION, _MAX_NAME = 60, 50, 60
 _ALL_FOLDERS = 1_000
-#: Kinds that say no more than the tenant does.
+#: Kinds that add nothing to the tenant.
 _OBVIOUS_KINDS = frozenset({"", "weight", "grad", "state", "saved"})
 #: Prefixes that model wrappers add to module names.
 _WRAPPER = re.compile(r"^(?:(?:module|_orig_mod|_forward_module|_fsdp_wrapped_module)(?:\.|$))+")
@@ -115,14 +115,15 @@ _NODE_NAMES = {
 
 
 def describe_reason(reason: str) -> str:
-    """Return the sentence of a rule without a full stop; of an unknown rule its name, in words."""
+    """Return the sentence of a rule without its full stop; for an unknown rule, its name in words."""
     return _REASONS.get(reason) or reason.replace("_", " ")
 
 
 def build_allocation_table(report: Report, rank: int | None = None, *, brief: bool = False) -> Table | None:
-    """Build the table of the largest allocations that were live at the peak, of one rank or of all.
+    """Build the table of the largest live allocations at the peak, for one rank or all ranks.
 
-    Of all ranks, those of the rank with the largest peak come first.  ``brief``: few, without their stacks.
+    For all ranks, allocations of the rank with the largest peak come first. ``brief``: fewer rows, without
+    stacks.
     """
     memory = Cursor(report).memory
     largest = largest_rank(report.memory.per_rank)
@@ -194,7 +195,7 @@ def _build_allocation_row(index: int, place: Cursor, *, of_all_ranks: bool) -> R
 
 
 def _name_module(entry: Allocation) -> str:
-    """Return the allocation's module, or the blocks of a group, or the kind of memory."""
+    """Return the module of an allocation, the blocks of a group, or the kind of memory."""
     if entry.module:
         return strip_wrappers(entry.module) or "(entire model)"
     if entry.total_bytes is not None:
@@ -203,25 +204,25 @@ def _name_module(entry: Allocation) -> str:
 
 
 def strip_wrappers(module: str) -> str:
-    """Return a module name without model wrappers; empty for the model itself or its wrapper."""
+    """Return a module name without model wrappers; empty for the model or its wrapper."""
     return _WRAPPER.sub("", module)
 
 
 def _name_frame(entry: Allocation) -> str:
-    """Return the frame that allocated, else why it is unknown."""
+    """Return the allocating frame, or why it is unknown."""
     if entry.groups > 1 or entry.before:
         return f"({name_place(entry)})"
     return (entry.where or find_user_frame(entry)).rpartition("/")[2] or "(no stack)"
 
 
 def find_user_frame(entry: Allocation) -> str:
-    """Return the innermost frame of the user's program, else the innermost frame; empty without a stack."""
+    """Return the innermost frame of user code, else the innermost frame; empty without a stack."""
     frames = select_user_frames(("", *entry.stack), 2)
     return frames[1] if len(frames) > 1 else ""
 
 
 def describe_allocation(report: Report, index: int) -> tuple[str, str]:
-    """Return the title and text for one of the largest allocations, with its full stack."""
+    """Return the title and text of one of the largest allocations, with its full stack."""
     place = Cursor(report).memory.top[index]
     entry: Allocation = get(place)
     kind = ": ".join(part for part in (tenant_name(entry.tenant), entry.sub) if part)
@@ -243,7 +244,7 @@ def describe_allocation(report: Report, index: int) -> tuple[str, str]:
 
 
 def build_group_table(report: Report, *, short: bool = False) -> Table | None:
-    """Build the table of the groups of the largest rank; its rows sum to the peak."""
+    """Build the group table of the largest rank; its rows sum to the peak."""
     memory = Cursor(report).memory
     rank = find_largest_rank(memory.per_rank)
     if rank is None:
@@ -280,7 +281,7 @@ def build_group_table(report: Report, *, short: bool = False) -> Table | None:
 
 
 def _describe_group(entry: Allocation) -> str:
-    """Describe number and size of the blocks, and the frame of the user's code that called the place."""
+    """Describe the number and size of the blocks, and the calling frame of user code."""
     start = entry.stack.index(entry.where) + 1 if entry.where in entry.stack else len(entry.stack)
     caller = next((shorten_frame(frame, 0) for frame in entry.stack[start:] if not is_installed(frame)), "")
     merged = f"{entry.groups:,} groups, " if entry.groups > 1 else ""
@@ -288,7 +289,7 @@ def _describe_group(entry: Allocation) -> str:
 
 
 def describe_blocks(entry: Allocation) -> str:
-    """Describe the number of blocks and the range of their sizes."""
+    """Describe the number of blocks and their size range."""
     smallest, largest = format_bytes(entry.smallest_bytes or entry.bytes), format_bytes(entry.bytes)
     if entry.count == 1:
         return count_blocks(1)
@@ -302,9 +303,9 @@ def count_blocks(count: int) -> str:
 
 
 def name_groups(groups: Sequence[Allocation]) -> list[str]:
-    """Return a name for each group; names that would be equal are given in more detail.
+    """Return a name for each group; equal names get more detail.
 
-    Pass all groups of a peak, not only those that are shown: a group then has one name on every page.
+    Pass all groups of a peak, not only displayed groups, to get the same name for a group on every page.
     """
     names = [_name_group(entry, 0, in_full=False) for entry in groups]
     for folders in (0, 2, _ALL_FOLDERS):
@@ -323,7 +324,7 @@ def _name_group(entry: Allocation, folders: int, *, in_full: bool) -> str:
 
 
 def name_place(entry: Allocation, folders: int = 0, *, in_full: bool = False) -> str:
-    """Return the place of allocation of a group: its frame and operator, or why it has none."""
+    """Return the allocation site of a group: frame and operator, or why it is unknown."""
     if entry.groups > 1:
         return "smaller groups"
     if entry.before:
@@ -342,9 +343,9 @@ def is_installed(frame: str) -> bool:
 
 
 def shorten_frame(frame: str, folders: int = _ALL_FOLDERS) -> str:
-    """Return a frame with the last ``folders`` folders of its path, cut to about 100 characters.
+    """Return a frame with the last ``folders`` folders of its path, in about 100 characters.
 
-    Of a long path the end is kept, of a long function the start.
+    A long path keeps its end, a long function name its start.
     """
     path, colon, rest = printable(frame).partition(":")
     path = "/".join(path.split("/")[-folders - 1 :])
@@ -353,9 +354,9 @@ def shorten_frame(frame: str, folders: int = _ALL_FOLDERS) -> str:
 
 
 def select_user_frames(stack: Sequence[str], max_frames: int) -> tuple[str, ...]:
-    """Return the innermost frame and the frames of user code, or the innermost frames if there are none.
+    """Return the innermost frame and the frames of user code; without user code, the innermost frames.
 
-    Paths are cut to their last two folders; the report data has the full paths.
+    Paths are cut to the last two folders; the report data has full paths.
     """
     own = [frame for frame in stack[1:] if not is_installed(frame)]
     chosen = [*stack[:1], *own] if own else list(stack)
@@ -363,7 +364,9 @@ def select_user_frames(stack: Sequence[str], max_frames: int) -> tuple[str, ...]
 
 
 def build_stack_section(report: Report, *, in_text: bool = True) -> tuple[Section, ...]:
-    """Build the tree of the largest rank; empty if unknown. ``in_text``: also in a terminal."""
+    """Build the allocation tree of the largest rank; empty if unknown. ``in_text``: include it in a
+    terminal.
+    """
     rank = largest_rank(report.memory.per_rank)
     trees = [tree for tree in report.memory.stacks if rank and tree.rank == rank.rank and tree.nodes]
     if not trees:
@@ -411,7 +414,7 @@ def _build_icicle(tree: StackTree, max_text_rows: int) -> Icicle:
 
 
 def _name_node(node: StackNode) -> str:
-    """Return the outermost and the innermost own frame of a node, and the operator that they called."""
+    """Return a node's outermost and innermost own frame, and the operator called."""
     if node.kind is StackNodeKind.MERGED:
         return f"{node.branches:,} smaller branches"
     frames = dict.fromkeys([*node.chain[:1], node.frame])

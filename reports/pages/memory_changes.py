@@ -1,4 +1,4 @@
-"""Build how two peaks differ: of a run and its baseline, and of the largest and the smallest rank."""
+"""Compare two peaks: of a run and its baseline, and of the largest and the smallest rank."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -18,18 +18,18 @@ from zprof.reports.table import Row, Table, make_name_column, make_number_column
 
 _MAX_GROUPS, _MAX_GROUPS_SHORT = 20, 8
 _MAX_RANK_GROUPS, _MAX_RANK_GROUPS_SHORT = 12, 4
-#: Smaller changes, relative to the largest one, are merged.
+#: Smaller changes, relative to the largest change, are merged.
 _MIN_CHANGE_RATIO = 0.01
-#: Peaks that differ by less are the same for whoever looks for a cause.
+#: Peaks that differ by less count as equal.
 _MIN_SPREAD_RATIO = 0.03
 #: Stands for the unknown number of groups that were merged; any number above 1.
 _MERGED_GROUPS = 2
-#: What a group is called that only the first or only the second peak has, if both are in the same phase.
+#: Labels of groups in only the first or only the second peak, if both peaks are in the same phase.
 _ONE_SIDED = ("gone", "new")
 
 
 class ChangeTitles(Struct, frozen=True, kw_only=True):
-    """Names of the two sides of a table of changes, of their difference, and of groups of one side alone."""
+    """Titles in a change table: the two sides, their difference, and groups on one side only."""
 
     a: str
     b: str
@@ -39,7 +39,7 @@ class ChangeTitles(Struct, frozen=True, kw_only=True):
 
 
 class PeakNames(Struct, frozen=True, kw_only=True):
-    """Names of the two sides of a comparison of peaks: of the columns, and of the peaks in a sentence."""
+    """Names of two compared peaks: as columns, and in sentences."""
 
     a: str
     b: str
@@ -54,7 +54,7 @@ RUN_PEAKS = PeakNames(a="A", b="B", a_peak="A's peak", b_peak="B's peak")
 def build_group_change_section(
     comparison: Cursor, names: PeakNames = BASELINE_PEAKS, *, short: bool = False
 ) -> tuple[Section, ...]:
-    """Build the section of what changed between two snapshots; empty if there are no two."""
+    """Build the section on changes between two snapshots; empty without two snapshots."""
     if get(comparison) is None or not get(comparison).groups:
         return ()
     a_phase, b_phase = get(comparison).group_phases
@@ -76,7 +76,7 @@ def build_group_change_section(
 def build_change_table(
     title: str, note: str, titles: ChangeTitles, groups: Cursor, *, max_groups: int
 ) -> Table | None:
-    """Build the table of the largest changes, in the order given; its rows sum to both peaks."""
+    """Build the table of the largest changes, in the given order; its rows sum to both peaks."""
     changes: Sequence[GroupChange] = get(groups)
     least = _MIN_CHANGE_RATIO * max((abs(change.delta_bytes) for change in changes), default=0)
     names = name_groups([_to_allocation(change) for change in changes])
@@ -109,7 +109,7 @@ def build_change_table(
 
 
 def _read_change(groups: Sequence[Cursor]) -> tuple[Value, Value, Value]:
-    """Return the bytes that groups hold in all at each peak, and their change."""
+    """Return the total bytes of groups at each peak, and their change."""
     a_bytes = read(*(group.a_bytes for group in groups), how=Aggregation.SUM)
     b_bytes = read(*(group.b_bytes for group in groups), how=Aggregation.SUM)
     if len(groups) == 1:
@@ -126,7 +126,7 @@ def _describe_change(change: GroupChange, titles: ChangeTitles) -> str:
 
 
 def _to_allocation(change: GroupChange) -> Allocation:
-    """Return the group of a change, to be named as the groups of one snapshot are."""
+    """Return the group of a change in the form used to name groups of one snapshot."""
     return Allocation(
         rank=0,
         bytes=change.b_bytes,
@@ -141,7 +141,7 @@ def _to_allocation(change: GroupChange) -> Allocation:
 
 
 def build_rank_spread_section(report: Report, *, short: bool = False) -> tuple[Section, ...]:
-    """Build the section of how ranks of snapshots differ; empty if their peaks are about the same."""
+    """Build the section on differences between ranks with snapshots; empty if their peaks are about equal."""
     spread = report.memory.spread
     if spread is None or not spread.groups:
         return ()
@@ -168,14 +168,14 @@ def build_rank_spread_section(report: Report, *, short: bool = False) -> tuple[S
 
 
 def describe_spread(memory: Memory, spread: RankSpread) -> str:
-    """Describe the difference of the largest and smallest peaks, and which ranks are unlike the others."""
+    """Describe the difference between the largest and smallest peaks, and the outlier ranks."""
     largest = max(rank.peak_bytes for rank in memory.per_rank)
     share = format_percent(spread.difference_bytes / max(1, largest - spread.difference_bytes))
     sentence = (
         f"rank {spread.largest_rank} holds {format_bytes(spread.difference_bytes)} ({share}) more than rank "
         f"{spread.smallest_rank}, mostly {tenant_name(spread.tenant)}"
     )
-    # Which of more than two ranks are far from their median peak: nothing if none or all are.
+    # Name the ranks far from the median peak, for more than two ranks: nothing if none or all are.
     ranks = memory.per_rank
     middle = median(rank.peak_bytes for rank in ranks)
     above = [rank.rank for rank in ranks if rank.peak_bytes > (1 + _MIN_SPREAD_RATIO) * middle]
@@ -192,7 +192,7 @@ def describe_spread(memory: Memory, spread: RankSpread) -> str:
 
 
 def list_spread_blocks(report: Report) -> Iterator[Table | Note | None]:
-    """Yield the difference between the ranks by tenant, and a sentence on it; nothing of a single rank."""
+    """Yield the difference between ranks by tenant, and a sentence about it; nothing for a single rank."""
     spread = report.memory.spread
     if spread is None:
         return

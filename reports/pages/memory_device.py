@@ -37,7 +37,7 @@ from zprof.reports.table import (
 )
 
 _MAX_DEVICES, _MAX_TEXT_RANKS = 8, 4
-#: Terms of the device's memory, each sum after its terms.
+#: Terms of device memory, each sum after its terms.
 _DEVICE_TERMS = (
     "live_bytes",
     "rounding_bytes",
@@ -56,7 +56,7 @@ _DEVICE_TERMS = (
 _COUNTERS = ("peak_allocated_bytes", "peak_reserved_bytes", "retries", "ooms")
 _COUNTER_NOTE = "since the process started"
 _MAX_FAILURES, _MAX_FRAMES = 4, 4
-#: Terms of a failed allocation; those without a name are terms of the device's memory.
+#: Terms of a failed allocation; terms without a name are terms of device memory.
 _FAILURE_TERMS = (
     ("live_bytes", "= live"),
     ("allocated_bytes", "allocated (rounded to blocks)"),
@@ -75,7 +75,9 @@ _FAILURE_TERMS = (
 
 
 def build_device_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
-    """Build the section on memory outside the allocator: device, host, and before the first step."""
+    """Build the section on memory outside the allocator: on the device, on the host, and before the first
+    step.
+    """
     devices = list(dict.fromkeys((entry.rank, entry.device) for entry in report.memory.devices))
     omission = (f"{_MAX_DEVICES} of {len(devices):,} devices.",) * (len(devices) > _MAX_DEVICES)
     tables = [
@@ -96,7 +98,7 @@ def build_device_section(report: Report, *, detail: bool) -> tuple[Section, ...]
 
 
 def name_term(field: str) -> str:
-    """Return the name of a term of the device's memory; that of a sum starts with ``=``."""
+    """Return the name of a device memory term; names of sums start with ``=``."""
     metric = METRICS[f"memory.devices[].{field}"]
     return f"{'= ' * bool(metric.inputs)}{metric.title}"
 
@@ -104,9 +106,10 @@ def name_term(field: str) -> str:
 def build_device_table(
     report: Report, rank: int, device: str = "", *, notes: Sequence[str] = (), with_counters: bool = False
 ) -> Table | None:
-    """Build the table of a device's memory at each moment; None if it was not measured.
+    """Build the table of device memory at each moment; None if not measured.
 
-    An empty ``device`` is the first of the rank.  ``with_counters``: the allocator's counters follow.
+    An empty ``device`` selects the first device of the rank. ``with_counters``: append the allocator
+    counters.
     """
     memory = Cursor(report).memory
     every_moment = [entry for entry in memory.devices if get(entry).rank == rank]
@@ -184,7 +187,7 @@ def _build_peak_table(ranks: Cursor, title: str, note: str) -> Table | None:
 
 
 def build_out_of_memory_section(report: Report) -> tuple[Section, ...]:
-    """Build the section on failed allocations; empty if none failed."""
+    """Build the section on failed allocations; empty if no allocation failed."""
     failures = list(Cursor(report).memory.out_of_memory)
     if not failures:
         return ()
@@ -249,7 +252,7 @@ def _list_notes(shown: Sequence[OutOfMemory]) -> Iterator[Note]:
 
 
 def _describe_owners(failure: OutOfMemory) -> str:
-    """Describe how sure the owners of the live bytes are; empty if tags say them, or nothing is known."""
+    """Describe how certain the owners of live bytes are; empty if they come from tags or are unknown."""
     total = max(1, failure.live_bytes)
     shares = ", ".join(
         f"{format_percent(failure.confidence_bytes[level] / total)} {word}"

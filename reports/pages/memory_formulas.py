@@ -1,4 +1,4 @@
-"""Build the checks of model states against the ZeRO formula: a table, sentences, and one check in full."""
+"""Build the checks of model states against the ZeRO formula: a table, sentences, and a check in full."""
 
 from collections.abc import Sequence
 
@@ -31,11 +31,11 @@ FORMULA_TITLE = "Model states against the ZeRO formula"
 _MAX_TEXT_ROWS = 12
 #: Terms of a formula check: measured = formula + padding + step counters + unexplained.
 _FORMULA_TERMS = ("formula_bytes", "measured_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes")
-#: Shorter titles for a screen.
+#: Short titles for a screen.
 _SHORT_TITLES = {"step counters": "counters"}
 #: Parameters, gradients, optimizer state.
 _STATE_COUNT = 3
-#: Causes that mean the analysis found none.
+#: Causes that stand for an unknown cause.
 _UNKNOWN_CAUSES = frozenset({"", NOT_EXPLAINED})
 _SHARDED = {
     Tenant.OPTIMIZER_STATE: "sharded over the ranks from stage 1",
@@ -55,8 +55,8 @@ _FORMULA = (
 class StateCheck(Struct, frozen=True, kw_only=True):
     """Measured bytes of one rank's model states against the ZeRO formula.
 
-    ``unexplained_bytes``: signed sum of what formula, padding and step counters do not explain;
-    ``abs_unexplained_bytes``: sum of the absolute values per state, in which opposite signs do not cancel.
+    ``unexplained_bytes``: signed sum of bytes not explained by formula, padding and step counters;
+    ``abs_unexplained_bytes``: sum of their absolute values per state, so opposite signs do not cancel.
     """
 
     rank: int
@@ -70,7 +70,9 @@ class StateCheck(Struct, frozen=True, kw_only=True):
 
 
 def build_formula_table(report: Report, rank: int | None = None) -> Table | None:
-    """Build the table of model states, of one rank or of all, largest difference from the formula first."""
+    """Build the table of model states for one rank or all ranks, largest difference from the formula
+    first.
+    """
     checks = [
         (at, check)
         for at, check in enumerate(Cursor(report).memory.formulas)
@@ -127,7 +129,7 @@ def _build_formula_row(index: int, place: Cursor, *, of_all_ranks: bool) -> Row:
 
 
 def describe_formula_check(report: Report, index: int, facts: TrainingFacts) -> tuple[str, str]:
-    """Return the title and text for one model state checked against the ZeRO formula.
+    """Return the title and text of one model state checked against the ZeRO formula.
 
     The text has the terms, the cause of a difference, the formula, and the known inputs.
     """
@@ -173,7 +175,7 @@ def _format_facts(facts: TrainingFacts) -> list[str]:
 
 def describe_states(checks: Sequence[FormulaCheck], max_ranks: int) -> tuple[str, ...]:
     """Describe the model states of each rank, largest deviation first; one sentence if all ranks agree."""
-    # Sum the three states of each rank; ranks without a formula for every state are omitted.
+    # Sum the three states of each rank, omitting ranks without a formula for every state.
     by_rank: dict[int, list[FormulaCheck]] = {}
     for state in checks:
         by_rank.setdefault(state.rank, []).append(state)

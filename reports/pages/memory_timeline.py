@@ -1,6 +1,6 @@
-"""Build live memory over time: the curve of a rank, and the chart of it.
+"""Build live memory over time: the curve of a rank, and its chart.
 
-Of too many points, the maximum of each interval is kept, so that no peak is lost.
+With too many points, the maximum of each interval is kept, so no peak is lost.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ _TICKS = 4
 _MIN_PHASE, _MIN_STEP = 9.0, 6.0
 _MAX_PHASE = 24
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
-#: Height of a chart relative to its highest point.
+#: Chart height relative to the highest point.
 _HEIGHT_RATIO = 1.08
 
 
@@ -55,18 +55,18 @@ class Curve(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def end_ns(self) -> int:
-        """Return the end of the last point, whose duration is taken to be the mean of the others."""
+        """Return the end of the last point, assuming the mean duration of the others."""
         times = self.timeline.time_ns
         return times[-1] + max(1, (times[-1] - times[0]) // max(1, len(times) - 1))
 
     @property
     def top_bytes(self) -> float:
-        """Return the upper end of the axis of a chart."""
+        """Return the upper end of the chart axis."""
         return self.heights[self.peak] * _HEIGHT_RATIO
 
     @cached_property
     def bands(self) -> tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]:
-        """Return name, lower edge and upper edge of the area of each tenant in bytes, bottom first."""
+        """Return each tenant's name and the lower and upper edge of its area in bytes, bottom first."""
         lower = (0,) * len(self.heights)
         bands = []
         for name in ORDER:
@@ -77,7 +77,7 @@ class Curve(Struct, frozen=True, kw_only=True, dict=True):
         return tuple(bands)
 
     def total(self, point: int) -> Value:
-        """Return the live bytes at a point: the sum of its leaves."""
+        """Return the live bytes at a point, as the sum of its leaves."""
         leaves = tuple(self._make_path("tenants", name, point) for name in self.timeline.tenants)
         return Value(number=self.heights[point], unit=Unit.BYTES, leaves=leaves, how=Aggregation.SUM)
 
@@ -96,7 +96,7 @@ class Curve(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def find_curve(report: Report, rank: int) -> Curve | None:
-    """Return the rank's timeline, else that of the rank with the largest peak, else None."""
+    """Return the timeline of the rank, else of the rank with the largest peak, else None."""
     memory = report.memory
     index = _find_timeline(memory, rank)
     if index is not None:
@@ -112,7 +112,7 @@ def _find_timeline(memory: Memory, rank: int) -> int | None:
 
 
 def find_highest_curve(report: Report) -> Curve | None:
-    """Return the timeline with the highest peak, or None if none was recorded."""
+    """Return the timeline with the highest peak; None if no timeline was recorded."""
     curves = (
         Curve(timeline=timeline, index=index)
         for index, timeline in enumerate(report.memory.timelines)
@@ -136,7 +136,7 @@ def _find_name_at(named: Sequence[tuple[int, object]], time_ns: int) -> str:
 
 
 def build_point_table(curve: Curve, point: int) -> Table:
-    """Build a table with one point of the timeline as its only row."""
+    """Build a table with a single row for one point of the timeline."""
     rank, names = curve.timeline.rank, [name for name in ORDER if name in curve.timeline.tenants]
     title = f"live bytes over time, rank {rank}"
     return Table(
@@ -224,7 +224,7 @@ def _format_caption(curve: Curve, kept: int, timelines: int, unit: str) -> str:
 
 
 def _downsample(curve: Curve, max_points: int) -> list[int]:
-    """Return the indices of the points to keep: the first, and the maximum of each interval."""
+    """Return the indices of the points to keep: the first point, and the maximum of each interval."""
     heights = curve.heights
     count = len(heights)
     if count <= max_points:
@@ -259,7 +259,7 @@ def _scale_to_percent(curve: Curve, time_ns: int) -> float:
 
 
 def _list_step_marks(curve: Curve) -> Iterator[AxisMark]:
-    """Yield a mark at each step start; labels that would overlap are dropped."""
+    """Yield a mark at each step start, dropping labels that would overlap."""
     next_free = 0.0
     for start_ns, step in curve.timeline.steps:
         at = _scale_to_percent(curve, start_ns)
@@ -269,7 +269,7 @@ def _list_step_marks(curve: Curve) -> Iterator[AxisMark]:
 
 
 def _list_phase_marks(curve: Curve) -> Iterator[AxisMark]:
-    """Yield the phases that are wide enough to see, with a label if it fits."""
+    """Yield the visible phases, with a label if it fits."""
     for start_ns, end_ns, phase in _list_phases(curve):
         start, end = _scale_to_percent(curve, start_ns), _scale_to_percent(curve, end_ns)
         if end - start >= 0.3:
@@ -278,7 +278,7 @@ def _list_phase_marks(curve: Curve) -> Iterator[AxisMark]:
 
 
 def _list_phases(curve: Curve) -> Iterator[tuple[int, int, str]]:
-    """Yield start, end and name of the named phases; the timeline of a snapshot has none."""
+    """Yield start, end and name of the named phases; a snapshot timeline has no phases."""
     phases = curve.timeline.phases
     ends = [start for start, _ in phases[1:]] + [curve.end_ns] * bool(phases)
     for (start_ns, phase), end_ns in zip(phases, ends, strict=True):

@@ -7,11 +7,11 @@ from zprof.base.formatting import printable, shorten
 from zprof.model.report import Report, RunFacts
 from zprof.model.training import NO_EFFECT_REASONS, SettingEffect
 
-#: Longest list of ranks that is printed in full.
+#: Maximum length of a rank list printed in full.
 _MAX_NAMED = 8
 _MAX_MISSING_NAMED = 4
 _MAX_SETTINGS, _MAX_SETTING_LENGTH = 20, 80
-#: Groups up to this size are listed rank by rank; larger groups as at most ``_MAX_RANGES`` ranges.
+#: Maximum group size listed rank by rank; larger groups show at most ``_MAX_RANGES`` ranges.
 _SMALL_GROUP = 4
 _MAX_RANGES = 3
 #: Placeholder values of unknown backends and engines.
@@ -19,7 +19,7 @@ _UNNAMED = frozenset({"", "none", "unknown"})
 
 
 def describe_run(run: RunFacts, steps: str) -> str:
-    """Format a run in one line: ranks, backend, engine, steps."""
+    """Format a run as one line: ranks, backend, engine, steps."""
     stage = "" if run.stage is None else f" stage {run.stage}"
     location = run.device if run.backend in _UNNAMED else f"{run.backend} on {run.device}"
     engine = [] if run.engine in _UNNAMED else [f"{run.engine} engine{stage}"]
@@ -27,9 +27,10 @@ def describe_run(run: RunFacts, steps: str) -> str:
 
 
 def describe_settings(run: RunFacts) -> str:
-    """Format the engine's options that the program set or that change nothing, as its configuration has them.
+    """Format the engine options that the program set or that change nothing, with the names of its
+    configuration.
 
-    Empty if none was read.
+    Empty if no option was read.
     """
     shown = [each for each in run.settings if each.is_set or each.effect is not SettingEffect.NORMAL]
     texts = []
@@ -59,7 +60,7 @@ def format_ranks(ranks: Sequence[int], max_ranks: int = _MAX_NAMED) -> str:
 
 
 def format_reported_steps(report: Report, run: RunFacts) -> str:
-    """Format the steps of ``run`` (the reported run or its baseline) that the report covers."""
+    """Format the steps of ``run`` (the reported run or its baseline) covered by the report."""
     if not report.time.per_rank and run.memory_steps:
         return f"memory of {format_steps(run.memory_steps)}"
     if report.time.is_whole and run == report.run:
@@ -81,7 +82,7 @@ def format_steps(steps: Sequence[int]) -> str:
 def group_name(group: str) -> str:
     """Shorten ``0,1,2,3,4,5,6,7`` to ``0-7``, followed by the description; other names are unchanged.
 
-    For ranks with a constant stride, only the first, second and last are shown.
+    For ranks with a constant stride, show only the first, second and last rank.
     """
     ranks, separator, description = group.partition("#")
     words = ranks.split(",")

@@ -1,4 +1,4 @@
-"""The page of a plan: what fits, what is fastest, the job, memory and time of a device, the assumptions."""
+"""The page of a plan: what fits, what is fastest, the job, memory and time of one device, the assumptions."""
 
 from collections.abc import Iterator, Mapping
 
@@ -53,7 +53,7 @@ _EQUAL_SPEED_RATIO = 0.01
 
 
 def build_plan_assumptions(plan: Plan, *, brief: bool) -> tuple[Section, ...]:
-    """Build the section with the assumptions of a plan; figures are grouped by scheme."""
+    """Build the section on the assumptions of a plan, with figures grouped by scheme."""
     return _build_assumption_section(plan.assumptions, _list_plan_uses(plan), brief=brief)
 
 
@@ -63,7 +63,7 @@ def build_outlook_assumptions(outlook: Outlook) -> ItemList | None:
 
 
 def build_whatif_assumptions(outlook: Outlook, *, brief: bool) -> tuple[Section, ...]:
-    """Build the section with the assumptions of predictions."""
+    """Build the section on the assumptions of predictions."""
     return _build_assumption_section(outlook.assumptions, _list_outlook_uses(outlook), brief=brief)
 
 
@@ -92,13 +92,15 @@ def _build_assumption_list(
 
 
 def list_assumption_details(assumption: Assumption) -> tuple[tuple[str, str], ...]:
-    """List where an assumption comes from, and what it leaves out, each with its name."""
+    """List the source of an assumption and what it omits, each with a label."""
     details = (("source", assumption.source), ("limitation", assumption.deviation))
     return tuple((name, text) for name, text in details if text)
 
 
 def format_term_name(name: str, period: str) -> str:
-    """Format the name of a term, such as ``exposed wait`` for ``exposed_wait_ns``; the step by its period."""
+    """Format the name of a term, such as ``exposed wait`` for ``exposed_wait_ns``; the step has the name of
+    its period.
+    """
     return period if name == STEP else _NAMES.get(name) or strip_unit(name)
 
 
@@ -132,7 +134,7 @@ def _list_outlook_uses(outlook: Outlook) -> Iterator[tuple[str, str, str]]:
 
 
 def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:
-    """Build the page of a plan; with ``everything`` the terminal shows each assumption in full."""
+    """Build the page of a plan; with ``everything``, the terminal shows each assumption in full."""
     first, *more = list_plan_answers(plan)
     status = judge_plan(plan)
     gaps = (*plan.gaps, *(plan.verification.gaps if plan.verification else ()))
@@ -172,7 +174,7 @@ def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:
 
 
 def judge_plan(plan: Plan) -> VerdictStatus:
-    """Return OK if any scheme fits, RISK if none does, INCONCLUSIVE if that is unknown."""
+    """Return OK if any scheme fits, RISK if no scheme fits, INCONCLUSIVE if unknown."""
     fits = [row.fits for row in plan.rows]
     if True in fits:
         return VerdictStatus.OK
@@ -180,7 +182,7 @@ def judge_plan(plan: Plan) -> VerdictStatus:
 
 
 def _build_checked_sections(plan: Plan) -> tuple[Section, ...]:
-    """Build the sections on what was asked for beside the plan: its sensitivity, and its verification."""
+    """Build the sections requested in addition to the plan: sensitivity and verification."""
     sensitivity: tuple[Section, ...] = ()
     if plan.sensitivity is not None:
         sensitivity = make_section(
@@ -209,7 +211,7 @@ def format_plan_title(plan: Plan) -> str:
 
 
 def list_plan_answers(plan: Plan) -> tuple[str, ...]:
-    """List the answers: sensitivity first, then what fits and is fastest, the model states, the rest."""
+    """List the answers: sensitivity first, then what fits, what is fastest, the model states, the rest."""
     sensitivity_answers = plan.sensitivity.answers if plan.sensitivity else ()
     verification = describe_verification(plan.verification)[:1] if plan.verification else ()
     return (
@@ -223,7 +225,7 @@ def list_plan_answers(plan: Plan) -> tuple[str, ...]:
 
 
 def list_plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """List the properties of the job from which all figures are computed."""
+    """List the job properties that all figures are computed from."""
     job = plan.job
     shape = job.shape
     frozen = f", {format_integer(job.frozen_parameters)} of them frozen" if job.frozen_parameters else ""
@@ -287,7 +289,7 @@ def _describe_fit(plan: Plan) -> Iterator[str]:
 
 
 def _describe_fastest(plan: Plan) -> Iterator[str]:
-    """Yield the fastest schemes by tokens per second and device, because steps may differ in work."""
+    """Yield the fastest schemes by tokens per second and device, because work per step may differ."""
     timed = [
         (rate, row) for row in plan.rows if row.fits and (rate := compute_tokens_per_s(plan, row)) is not None
     ]
@@ -306,7 +308,7 @@ def _describe_fastest(plan: Plan) -> Iterator[str]:
     )
 
 
-#: What was assumed: how it is called, and the options that state it.
+#: Assumed value: its name, and the options that set it.
 _ASSUMED_PARTS = {
     Assumed.SHAPE: ("shape", "--layers with --hidden, or --preset"),
     Assumed.MICRO_BATCH: ("micro-batch", "--micro-batch"),
@@ -316,7 +318,7 @@ _ASSUMED_PARTS = {
 
 
 def _describe_assumed(job: Job) -> Iterator[str]:
-    """Yield what was not stated, the usual value that stands for it, and how to state it."""
+    """Yield each assumed value and the options that set it."""
     values = {
         Assumed.SHAPE: "",
         Assumed.MICRO_BATCH: format_integer(job.batch.samples),
@@ -333,7 +335,7 @@ def _describe_assumed(job: Job) -> Iterator[str]:
 
 
 def _describe_states(plan: Plan) -> str:
-    """Describe the model states, such as ``120 / 31.4 / 16.6 / 1.9 GB``, and the peak if it is known."""
+    """Describe the model states, such as ``120 / 31.4 / 16.6 / 1.9 GB``, and the peak if known."""
     places = list(Cursor(plan).rows)
     places = [place for place in places if get(place).scheme in ZERO_STAGES] or places
     scale, rows = choose_memory_scale(plan), [get(place) for place in places]
@@ -349,7 +351,7 @@ def _describe_states(plan: Plan) -> str:
 
 
 def _describe_sizes(job: Job, shape: Shape) -> str:
-    """Describe a shape; each size is marked if the shape is assumed."""
+    """Describe a shape, marking each size if the shape is assumed."""
     block = shape.block
     sizes = [(shape.layers, "{} layers"), (shape.hidden, "hidden {}"), (shape.heads, "{} heads")]
     if block is not None:
@@ -380,7 +382,7 @@ def _describe_elements(job: Job) -> str:
 
 
 def _describe_batch(plan: Plan) -> str:
-    """Describe samples and sequence, such as ``4 x 1,024 = 4,096``; each is marked if it is assumed."""
+    """Describe samples and sequence, such as ``4 x 1,024 = 4,096``; each marked if assumed."""
     batch, assumed = plan.job.batch, plan.job.assumed
     if batch.samples is None or batch.sequence is None:
         return "not given, so activations and time are unknown (set --micro-batch and --sequence)"
@@ -392,7 +394,7 @@ def _describe_batch(plan: Plan) -> str:
 
 
 def _describe_micro_batches(plan: Plan) -> str:
-    """Describe the micro-batches per step, and the columns with a different number."""
+    """Describe the micro-batches per step, and columns with a different number."""
     micro_batches = plan.job.batch.micro_batches
     count_text = f", {format_integer(micro_batches)} micro-batch{'es' if micro_batches > 1 else ''} per step"
     matching = [row for row in plan.rows if row.micro_batches == micro_batches]
@@ -446,7 +448,7 @@ def _describe_hardware(job: Job) -> str:
 
 
 def describe_verification(verification: PlanVerification) -> tuple[str, ...]:
-    """Describe the largest error of the plan, and what it was checked against."""
+    """Describe the largest error of the plan and the reference."""
     errors = [(abs(s.difference_ratio), s) for s in verification.stages if s.difference_ratio is not None]
     duration = "" if verification.seconds is None else f" It took {verification.seconds:.1f} s."
     method = (

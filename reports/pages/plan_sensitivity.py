@@ -23,20 +23,20 @@ from zprof.reports.pages.plan_tables import (
 from zprof.reports.table import UNKNOWN, Column, Row, Table, make_number_columns
 
 _MAX_LINES = 4
-#: Fields of a break-even, in order of its columns.
+#: Fields of a break-even, in column order.
 _TOKENS = ("forward_tokens", "backward_tokens", "holds_from_tokens")
-#: Fields of a speed-up that are factors, in order of its columns.
+#: Factors of a speed-up, in column order.
 _FACTORS = ("whole_ratio", "equal_batch_ratio", "larger_batch_ratio")
-#: Margin in percent of the chart, so that points at the edges are not clipped.
+#: Margin in percent of the chart, to avoid clipping points at the edges.
 _MARGIN = 6.0
-#: Unit after the value of a condition in the name of a line.
+#: Unit after the value of a condition in a line name.
 _UNITS = {"bandwidth": "bandwidth", "latency": "per hop", "tokens": "tokens", "world": "devices"}
 
 
 class Condition(Struct, frozen=True, kw_only=True):
-    """A condition that a series varies, and the format of its values.
+    """A condition varied by a series, and the format of its values.
 
-    ``leaf``: field of the series in ``Sensitivity``; ``field``: field of a point that varies.
+    ``leaf``: field of the series in ``Sensitivity``; ``field``: the varied field of a point.
     """
 
     leaf: str
@@ -49,7 +49,7 @@ class Condition(Struct, frozen=True, kw_only=True):
 
 
 def _format_bandwidth(point: SensitivityPoint) -> str:
-    """Format the bandwidth relative to that of the group: the smaller of the node's bus and network cards."""
+    """Format the bandwidth relative to the group's: the smaller of the node's bus and network cards."""
     return f"{point.bandwidth_ratio * 100:g} %"
 
 
@@ -93,12 +93,12 @@ _CONDITIONS = (
 
 
 def _is_varied(condition: Condition, points: Sequence[SensitivityPoint]) -> bool:
-    """Return True if a condition has more than one value in a series."""
+    """Return True if a condition has several values in a series."""
     return len({getattr(point, condition.field) for point in points}) > 1
 
 
 def _describe_fixed_conditions(condition: Condition, points: Sequence[SensitivityPoint]) -> str:
-    """Describe the conditions that are equal in all points, so that a table can be read on its own."""
+    """Describe the conditions that are equal in all points, to make a table self-explanatory."""
     first = points[0]
     words = {
         "bandwidth": f"{_format_bandwidth(first)} bandwidth",
@@ -112,7 +112,7 @@ def _describe_fixed_conditions(condition: Condition, points: Sequence[Sensitivit
     return ", ".join(kept)
 
 
-#: Halving the speed of the network cards changes nothing if the bus in the node is the bottleneck.
+#: Slower network cards change nothing if the bus within the node is the bottleneck.
 _GROUP = (
     "Bandwidth is relative to that of the data-parallel group, the smaller of the bus in a node and its "
     "network cards; --bandwidth changes only the cards."
@@ -241,7 +241,7 @@ def _build_speed_up_table(places: Sequence[Cursor]) -> Iterator[Table]:
 
 
 def build_sensitivity_charts(sensitivity: Sensitivity) -> tuple[LineChart, ...]:
-    """Build a chart of the efficiency over each condition with at least two values."""
+    """Build an efficiency chart for each condition with at least two values."""
     charts = (_build_chart(condition, getattr(sensitivity, condition.leaf)) for condition in _CONDITIONS)
     return tuple(chart for chart in charts if chart is not None)
 

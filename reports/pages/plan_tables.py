@@ -1,4 +1,4 @@
-"""Tables of a plan, and how it formats figures: memory of a device, step, traffic, devices along each axis.
+"""Tables and figure formats of a plan: device memory, step, traffic, devices along each axis.
 
 A GB is 1e9 bytes, as in the ZeRO paper.
 """
@@ -62,7 +62,7 @@ SHORT: Mapping[str, str] = {
     Tenant.TEMPORARY_BUFFERS: "temp. buffers",
     Tenant.COMMUNICATION_BUFFERS: "comm. buffers",
 }
-#: Of counts that are shown in full, with thousands separators.
+#: Format of counts shown in full, with thousands separators.
 IN_FULL = Scale(factor=1, unit="")
 _COUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 _SIZES = ((10**9, "GB"), (10**6, "MB"), (10**3, "KB"), (1, "B"))
@@ -136,7 +136,7 @@ def _make_scheme_columns(plan: Plan) -> tuple[Column, ...]:
 
 
 def _sum_terms(row: Cursor, terms: Sequence[Cursor], scale: Scale) -> Value:
-    """Return the sum of terms of a row: unknown if all are unknown, a lower bound if some are."""
+    """Return the sum of a row's terms: unknown if all terms are unknown, a lower bound if some are."""
     sizes = [get(term.bytes) for term in terms]
     known_bytes, is_partial = sum(size for size in sizes if size is not None), None in sizes
     return Value(
@@ -151,12 +151,12 @@ def _sum_terms(row: Cursor, terms: Sequence[Cursor], scale: Scale) -> Value:
 
 
 def read_state_bytes(row: Cursor, scale: Scale) -> Value:
-    """Return the model states at rest of a row of a plan."""
+    """Return the model states at rest of a plan row."""
     return read_scaled(row.state_bytes, scale, assumed="state_bytes" in get(row).assumed)
 
 
 def read_known_peak(row: Cursor, scale: Scale) -> Value:
-    """Return the peak of a row of a plan, or the known part of it as a lower bound."""
+    """Return the peak of a plan row, or its known part as a lower bound."""
     is_assumed = "peak_bytes" in get(row).assumed
     if get(row).peak_bytes is not None:
         return read_scaled(row.peak_bytes, scale, assumed=is_assumed)
@@ -181,12 +181,12 @@ def _build_fit_rows(plan: Plan) -> Iterator[Row]:
 
 
 def format_memory_size(hardware: Hardware, job: Job) -> str:
-    """Format the memory of the job's device."""
+    """Format the memory size of the job's device."""
     return mark_assumed(format_device_size(hardware.memory_bytes), Assumed.HARDWARE in job.assumed)
 
 
 def _format_largest_model(row: PlanRow) -> str:
-    """Format the largest model that fits, as an upper bound if only its states are known."""
+    """Format the largest model that fits; an upper bound if only its states are known."""
     if not row.largest_parameters:
         return UNKNOWN
     bound = Bound.AT_MOST if row.peak_bytes is None else Bound.EXACT
@@ -237,7 +237,7 @@ def _list_memory_notes(plan: Plan) -> Iterator[str]:
 
 
 def build_plan_bars(plan: Plan) -> Bars:
-    """Build stacked bars of the known peak of each scheme, on a common scale."""
+    """Build stacked bars of each scheme's known peak on a common scale."""
     max_bytes = max(row.least_bytes for row in plan.rows) or 1
     scale = choose_memory_scale(plan)
     used_classes = {
@@ -263,7 +263,7 @@ def build_plan_bars(plan: Plan) -> Bars:
 
 
 def build_step_table(plan: Plan) -> Table | None:
-    """Build the ledger, whose terms add up to the step; None if no step is predicted."""
+    """Build the ledger, with terms that add up to the step; None if no step is predicted."""
     if not any(row.step for row in plan.rows):
         return None
     rows = tuple(Cursor(plan).rows)
@@ -306,7 +306,7 @@ _SLOWEST_STAGE = (
 
 
 def compute_tokens_per_s(plan: Plan, row: PlanRow) -> float | None:
-    """Compute the tokens per second of a device; None if unknown."""
+    """Compute the tokens per second and device; None if unknown."""
     tokens = plan.job.batch.tokens
     if tokens is None or row.step is None or not row.step.wall_ns:
         return None
@@ -353,7 +353,7 @@ def build_traffic_table(plan: Plan) -> Table | None:
 
 
 def _build_link_rows(plan: Plan, key: tuple[Axis, str], sizes: Scale, times: Scale) -> Iterator[Row]:
-    """Yield the bytes, the bytes on the wire and the time of an axis and link; empty where nothing moves."""
+    """Yield the bytes, the bytes on the wire and the time of an axis and link, if anything moves."""
     traffic = [
         next((link for link in row.links if (get(link).axis, get(link).link) == key), None)
         for row in Cursor(plan).rows
@@ -408,7 +408,7 @@ def build_degree_table(plan: Plan) -> Table:
 
 
 def build_verified_table(stage: Cursor) -> Table:
-    """Build the table of a stage of a verification: tenants and peak as planned and as counted."""
+    """Build the table of one verified stage: tenants and peak, planned and counted."""
     known: VerifiedStage = get(stage)
     scale = choose_size_scale([known.planned_peak_bytes, known.verified_peak_bytes])
 
@@ -486,13 +486,13 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def read_scaled(place: Cursor, scale: Scale | None, *, assumed: bool = False) -> Value:
-    """Return the number at a place of a plan in the unit of its table; 0 rests on no assumption."""
+    """Return the number at a plan leaf in the unit of its table; a 0 rests on no assumption."""
     value = read(place)
     return replace(value, scale=scale, is_estimate=assumed and bool(value.number))
 
 
 def mark_assumed(text: str, assumed: bool) -> str:
-    """Mark a figure that rests on an assumed value; no figure, and 0, need no mark."""
+    """Mark a figure that rests on an assumed value; missing figures and 0 get no mark."""
     return f"{ESTIMATE_SIGN}{text}" if assumed and text not in ("", "0", UNKNOWN) else text
 
 
@@ -506,7 +506,7 @@ def make_plan_table(
     note: str = "",
     notes: Sequence[str] = (),
 ) -> Table:
-    """Make a table of a plan; the terminal shows all rows.  ``head``: header of the name column."""
+    """Make a plan table; the terminal shows all rows. ``head``: header of the name column."""
     return Table(
         title=title,
         columns=(make_text_column(head), *columns),

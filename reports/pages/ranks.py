@@ -1,7 +1,7 @@
-"""Ranks: which were late and which waited for them, the ledger of each, and the critical path.
+"""Ranks: late ranks and the ranks that waited for them, ledgers, and the critical path.
 
-A cell of the heat map that covers several ranks or steps has their maximum: one late rank in a thousand would
-vanish in a mean.
+A heat map cell that covers several ranks or steps shows their maximum, because a mean would hide one late
+rank in a thousand.
 """
 
 from collections import defaultdict
@@ -36,9 +36,9 @@ from zprof.reports.table import (
 
 MAX_HEAT_ROWS, MAX_HEAT_COLUMNS = 64, 24
 LEVELS = 10
-#: Scales below this are in microseconds.
+#: Scales below this are shown in microseconds.
 _MICROSECONDS_BELOW_NS = 10_000_000
-#: Minimum width of a scale relative to its smallest time, so that similar times have similar colours.
+#: Minimum width of a scale relative to its smallest time, to give similar times similar colours.
 _MIN_BREADTH = 0.1
 _MAX_TEXT_RANKS, _MAX_TEXT_LATE = 8, 4
 _MAX_REASONS = 3
@@ -46,14 +46,14 @@ _MAX_REASONS = 3
 _MIN_PATH_RATIO = 0.005
 #: Maximum number of path shares in the summary line of a screen.
 _MAX_PATH_SHARES = 4
-#: Rows of the rank table, which always include this many of each column's largest values.
+#: Number of each column's largest values that the rank table always includes.
 _TOP_PER_COLUMN = 16
-#: Widths of a screen from which idle time, peak, critical path, and the rest are shown.
+#: Minimum screen widths to show idle time, peak, critical path, and the rest.
 _NARROW, _WIDE, _WIDER, _WIDEST = 88, 100, 120, 160
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """A time measured on one rank in one step."""
+    """A time of one rank in one step."""
 
     rank: int
     step: int
@@ -81,9 +81,7 @@ class _HeatScale(Struct, frozen=True):
         if not breadth:
             return (self.cell(self.low),)
         starts = (self.low + round(breadth * level / LEVELS) for level in range(LEVELS))
-        return tuple(
-            HeatCell(text=self.cell(start).text, level=cell_key) for cell_key, start in enumerate(starts)
-        )
+        return tuple(HeatCell(text=self.cell(start).text, level=level) for level, start in enumerate(starts))
 
 
 def heat_map(title: str, entries: Sequence[Measured], notes: Iterable[str] = ()) -> HeatMap | None:
@@ -92,7 +90,7 @@ def heat_map(title: str, entries: Sequence[Measured], notes: Iterable[str] = ())
         return None
     ranks = split_evenly(sorted({entry.rank for entry in entries}), MAX_HEAT_ROWS)
     steps = split_evenly(sorted({entry.step for entry in entries}), MAX_HEAT_COLUMNS)
-    # The maximum time of each cell; cells without times are missing.
+    # Maximum time of each cell; cells without times are missing.
     row_of = {rank: row for row, ranks_in in enumerate(ranks) for rank in ranks_in}
     column_of = {step: column for column, steps_in in enumerate(steps) for step in steps_in}
     cells: dict[tuple[int, int], int] = {}
@@ -132,7 +130,7 @@ def _format_range(noun: str, values: Sequence[int]) -> str:
 
 
 def _describe_grouping(groups: Sequence[Sequence[int]], noun: str) -> tuple[str, ...]:
-    """Describe the grouping of ranks or steps, if there is any."""
+    """Describe the grouping of ranks or steps, if any."""
     count = sum(len(group) for group in groups)
     if count == len(groups):
         return ()
@@ -140,7 +138,7 @@ def _describe_grouping(groups: Sequence[Sequence[int]], noun: str) -> tuple[str,
 
 
 def build_rank_section(report: Report) -> tuple[Section, ...]:
-    """Build the section; empty for a job of one rank, which the ledger section covers."""
+    """Build the rank section; empty for a job of one rank, which the ledger section covers."""
     if report.run.world_size < 2:
         return ()
     return make_section(
@@ -156,7 +154,7 @@ def build_rank_section(report: Report) -> tuple[Section, ...]:
 
 
 def build_lateness_map(report: Report) -> HeatMap | None:
-    """Build the map of how late each rank arrived at the collectives of each step."""
+    """Build the map of each rank's lateness at the collectives of each step."""
     time = report.time
     late = [Measured(rank=entry.rank, step=entry.step, ns=entry.mean_ns) for entry in time.lateness]
     uncertainty_ns = time.alignment.uncertainty_ns if time.alignment else None
@@ -179,11 +177,11 @@ def build_step_time_map(report: Report) -> HeatMap | None:
 
 
 def build_rank_table(report: Report, hosts: Mapping[int, str] | None = None) -> Table:
-    """Build one row per rank, the one that caused the most waiting first.
+    """Build one row per rank, largest wait caused first.
 
     Args:
         report: The report.
-        hosts: Machine of each rank, if they are known.
+        hosts: Machine of each rank, if known.
     """
     order, period = sort_ranks(report), report.time.basis
     shown, places = _select_ranks(report, order), _RankPlaces(report)
@@ -233,7 +231,7 @@ def build_rank_table(report: Report, hosts: Mapping[int, str] | None = None) -> 
     )
 
 
-#: Ledger terms, what they are, and from which width of a screen they are shown.
+#: Ledger terms, their meaning, and the minimum screen width to show each.
 _TERMS = (
     ("compute_ns", "time in which the rank computes", 0),
     ("exposed_transfer_ns", "data moves, not hidden by compute", 0),
@@ -277,7 +275,7 @@ def sort_ranks(report: Report) -> list[int]:
 
 
 def _select_ranks(report: Report, order: Sequence[int]) -> Sequence[int]:
-    """Limit the ranks to `MAX_ROWS`, including the largest of each column, so that sorting finds them."""
+    """Limit the ranks to `MAX_ROWS`, keeping the largest of each column so that sorting finds them."""
     if len(order) <= MAX_ROWS:
         return order
     path: dict[int, float] = defaultdict(float)
@@ -307,7 +305,7 @@ def _list_blames(report: Report) -> Sequence[Blame]:
 
 
 def order_by_waiting(times: Sequence[RankTime], ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the indices of these ranks, alternating between the longest and the shortest wait."""
+    """Return the indices of these ranks, alternating between longest and shortest wait."""
     wait_ns = {entry.rank: entry.exposed_wait_ns for entry in times}
     by_wait = sorted(range(len(ranks)), key=lambda row: (-wait_ns.get(ranks[row], 0), ranks[row]))
     middle = (len(by_wait) + 1) // 2
@@ -330,7 +328,7 @@ class _RankPlaces:
             self._path[get(place.rank)].append(place.ns)
 
     def make_cells(self, rank: int) -> tuple[Cell, ...]:
-        """Return the cells of a rank, without its host."""
+        """Return the cells of a rank without its host."""
         time = Cursor(self._report).time
         timed, blamed = self._times.get(rank), self._blames.get(rank)
         bounds = get(timed).bounds if timed is not None else {}
@@ -364,7 +362,7 @@ def _read_or_unknown(place: Cursor | None, entries: Cursor, name: str) -> Value:
 
 
 def _make_unknown(entries: Cursor, name: str) -> Value:
-    """Return an unknown value for a rank that is missing from a list of the report."""
+    """Return an unknown value for a rank missing from a report list."""
     return Value(None, find_unit(name), leaves=(get_path(entries),))
 
 
@@ -402,14 +400,14 @@ def _build_late_blocks(report: Report) -> Iterator[Table | Note | None]:
 
 
 def list_late_ranks(report: Report) -> list[Cursor]:
-    """Return the places of the ranks that others waited for, largest wait caused first."""
+    """Return cursors to the ranks that others waited for, largest wait caused first."""
     places = list(Cursor(report).time.blame.per_rank)
     late = [place for place in places if get(place.wait_ns) > 0]
     return sorted(late, key=lambda place: (-get(place.exposed_wait_ns), -get(place.wait_ns), get(place.rank)))
 
 
 def read_wait_share(report: Report, late: Cursor) -> Value:
-    """Return the share of all exposed waiting that a late rank caused."""
+    """Return a late rank's share of all exposed waiting caused."""
     blame = Cursor(report).time.blame
     everyone = every(blame.per_rank).exposed_wait_ns
     return read(late.exposed_wait_ns, everyone, blame.tied_ns, blame.unjudged_ns, how=Aggregation.SHARE)
@@ -464,7 +462,7 @@ def build_critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
 
 
 def describe_critical_path(report: Report) -> Note | None:
-    """Describe what the step waited on, of all ranks together; None for one rank."""
+    """Describe what the step waited on, over all ranks; None for a single rank."""
     path = report.time.critical_path
     if path is None or not path.shares or report.run.world_size < 2:
         return None
@@ -478,7 +476,7 @@ def _join_path_kinds(path: CriticalPath) -> str:
 
 
 def list_path_ranks(path: CriticalPath) -> list[tuple[int, int, tuple[tuple[str, int], ...]]]:
-    """Return rank, ns on the critical path, and ns of each activity, largest part first."""
+    """Return each rank's ns on the critical path, in total and by activity, largest part first."""
     parts: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for share in path.shares:
         parts[share.rank].append((share.what.value, share.ns))
@@ -502,7 +500,7 @@ def _sort_sums(parts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
 
 
 def build_path_parts(report: Report) -> list[list[Cell]]:
-    """Build cells with the critical path's length and largest shares; empty if unknown."""
+    """Build cells with the length and largest shares of the critical path; empty if unknown."""
     path, place = report.time.critical_path, Cursor(report).time.critical_path
     if path is None or not path.shares:
         return []

@@ -1,6 +1,6 @@
-"""The full report as a page: the answer, then what it rests on, what is not known, and the run.
+"""The full report as a page: the answer, its evidence, the gaps, and the run.
 
-Its section on time in detail: steps, units, message sizes, link fits, and the clocks of the ranks.
+The section on time details covers steps, units, message sizes, link fits, and rank clocks.
 """
 
 from msgspec.structs import replace
@@ -58,10 +58,9 @@ _NOTE = "Each rank on its own: a collective on the path includes the time it wai
 
 
 def build_report_page(report: Report) -> Page:
-    """Return all sections that have something to say.
+    """Return all sections with content.
 
-    Details of time are part of the short outputs if the report has nothing of memory, and the other way
-    round.
+    Short outputs include time details if the report has no memory, and vice versa.
     """
     has_time, has_memory = bool(report.time.per_rank), bool(report.memory.per_rank)
     return Page(
@@ -97,7 +96,7 @@ def build_report_page(report: Report) -> Page:
 
 
 def build_time_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
-    """Build the section on time beyond the ledger and the collectives."""
+    """Build the section on time details that the ledger and collectives do not cover."""
     return make_section(
         "time-detail",
         "Time in detail",
@@ -113,7 +112,7 @@ def build_time_detail_section(report: Report, *, detail: bool) -> tuple[Section,
 
 
 def _build_step_table(report: Report) -> Table | None:
-    """Build the steps of all ranks in order, or the longest of them."""
+    """Build the steps of all ranks in order, or only the longest steps."""
     time, steps, places = report.time, report.time.steps, Cursor(report).time.steps
     by_length = sorted(range(len(steps)), key=lambda at: (-steps[at].wall_ns, steps[at].step, steps[at].rank))
     shown = sorted(by_length[:MAX_ROWS], key=lambda at: (steps[at].step, steps[at].rank))
@@ -174,7 +173,9 @@ def _build_clock_table(alignment: Alignment | None) -> Table | None:
 
 
 def build_second_opinion_section(report: Report) -> tuple[Section, ...]:
-    """Build the section; empty if it was not requested or gave no results (the gaps give the reason)."""
+    """Build the second-opinion section; empty if it was not requested or gave no results (the gaps give the
+    reason).
+    """
     opinion = report.second_opinion
     if opinion is None:
         return ()

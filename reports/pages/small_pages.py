@@ -50,7 +50,7 @@ _VERIFICATION_VERDICTS = {
 
 
 def build_doctor_page(doctor: Doctor) -> Page:
-    """Build the page of what this machine has, and what to do if something is missing."""
+    """Build the page on available features of this machine, and remedies for missing features."""
     broken = sum(check.status is CheckStatus.BROKEN for check in doctor.checks)
     absent = sum(check.status is CheckStatus.ABSENT for check in doctor.checks)
     optional = f"works; {absent} optional parts absent" if absent else "works"
@@ -76,7 +76,7 @@ def build_doctor_page(doctor: Doctor) -> Page:
 
 
 def build_cache_page(summary: CacheSummary) -> Page:
-    """Build the page of what the cache holds, or of what was removed from it."""
+    """Build the page on the contents of the cache, or on removed entries."""
     size = format_bytes(sum(use.bytes for use in summary.kinds))
     if not summary.folder:
         text = "nothing is kept: there is no home folder"
@@ -99,7 +99,7 @@ def build_cache_page(summary: CacheSummary) -> Page:
 
 
 def build_verification_page(found: Verification) -> Page:
-    """Build the page that compares the figures of two tools for a trace, and what could not be compared."""
+    """Build the page that compares two tools' figures for a trace, with gaps."""
     about = (
         f"zprof {found.zprof_version} compared with {found.source}, {found.window}; HTA with {found.settings}"
     )
@@ -145,16 +145,16 @@ def _format_figure_row(figure: VerifiedFigure) -> tuple[str, ...]:
 
 
 def _format_verified_number(value: float, *, is_percent: bool) -> str:
-    """Format microseconds as other tools do, or hundredths of a percent."""
+    """Format microseconds like other tools, or hundredths of a percent."""
     text = f"{value:.2f}" if is_percent else f"{value / 1000:.3f}"
     return text if text.strip("-0.") else text.lstrip("-")
 
 
 def build_bundle_page(parts: Sequence[tuple[str, str, int]], replaced: int, left_out: Sequence[str]) -> Page:
-    """Build the page of the contents of a bundle, to review before sharing it.
+    """Build the page on a bundle's contents, for review before sharing.
 
     ``parts``: name, description and bytes of each; ``replaced``: number of anonymized names; ``left_out``:
-    keys and tables that it does not contain.
+    omitted keys and tables.
     """
     rows = [(f"{name}: {what}", Value(size, Unit.BYTES)) for name, what, size in parts]
     names = f"{replaced} names of modules, groups, hosts and runs were anonymized."
@@ -172,13 +172,13 @@ def build_bundle_page(parts: Sequence[tuple[str, str, int]], replaced: int, left
 
 
 def build_baseline_page(name: str, rows: Sequence[ComparedRow]) -> Page:
-    """Build the page of the figures of a baseline, which is side ``b`` of the rows."""
+    """Build the page on a baseline's figures, which are side ``b`` of the rows."""
     facts = Facts(rows=tuple((row.name, _format_side(row.b, row.unit)) for row in rows if row.b is not None))
     return _make_page("zprof baseline", *make_section("figures", "Baseline", "", facts, note=name))
 
 
 def build_changes_page(rows: Sequence[ComparedRow]) -> Page:
-    """Build the page of changed figures: before, after and the change."""
+    """Build the page on changed figures: before, after and change."""
     if not rows:
         return _make_page("zprof baseline", Paragraph(text="Nothing changes."))
     cells = [
@@ -222,7 +222,7 @@ def _baseline_change(row: ComparedRow) -> str:
 
 
 def build_finding_list_page() -> Page:
-    """Build the page of all causes by family, with the meaning of each."""
+    """Build the page on all causes by family, with their meanings."""
     sections: list[Section] = []
     for family, title in FAMILIES.items():
         items = tuple(
@@ -240,9 +240,9 @@ def build_demo_page(
     *,
     is_modelled: bool,
 ) -> Page:
-    """Build the page that shows what the fix of a demo wins; the last run has it, the one before has not.
+    """Build the page on the gain from a demo's fix; the last run has the fix, the run before does not.
 
-    ``runs``: title, times and memory of the ranks of each.
+    ``runs``: title, and times and memory by rank, of each run.
     """
     timed = any(times for _, times, _ in runs)
     names = ("step", "exposed communication", "peak memory") if timed else ("peak memory",)
@@ -271,7 +271,7 @@ def build_demo_page(
 
 
 def _make_times(times: Sequence[RankTime]) -> tuple[Cell, Cell]:
-    """Return step and exposed communication, means over the ranks."""
+    """Return step and exposed communication as means over ranks."""
     if not times:
         return UNKNOWN, UNKNOWN
     exposed = exposure(times)

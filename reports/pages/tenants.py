@@ -1,4 +1,4 @@
-"""Names, colours and bytes of tenants, and the ranks that are shown of many."""
+"""Names, colours and bytes of tenants, and the selection of ranks to show."""
 
 from collections.abc import Sequence
 
@@ -31,17 +31,17 @@ _SHORT_NAMES: dict[str, str] = {
     Tenant.TEMPORARY_BUFFERS.value: "temp. buf.",
     Tenant.COMMUNICATION_BUFFERS.value: "comm. buf.",
 }
-#: How sure the owner of an untagged block is.
+#: Certainty of an untagged block's owner.
 CONFIDENCE_WORDS = {Confidence.HIGH: "sure", Confidence.MEDIUM: "likely", Confidence.LOW: "guess"}
 #: Memory of a rank outside the allocator's live bytes.
 OUTSIDE_LIVE_TERMS = ("reserved_unused_bytes", "non_pytorch_bytes")
 PEAK = METRICS["memory.per_rank[].peak_bytes"].title
-#: Bytes of a part of a peak, and the part as a share of it.
+#: Bytes of a part of a peak, and its share of the peak.
 SIZE = Column(
     title="size", unit="bytes", help=f"{ESTIMATE_SIGN} prefix: known by the sizes of the blocks alone"
 )
 SHARE = Column(title=f"of the {PEAK}", unit="%")
-#: Width of a table on a screen from which tenants that matter less are shown.
+#: Minimum table width on a screen to show less important tenants.
 _MIN_WIDTH = 100
 _ALWAYS_SHOWN = (Tenant.GRADIENTS, Tenant.ACTIVATIONS, Tenant.COMMUNICATION_BUFFERS)
 
@@ -52,12 +52,12 @@ def tenant_name(tenant: str) -> str:
 
 
 def shorten_tenant(tenant: str) -> str:
-    """Return the name of a tenant for a narrow column of a screen."""
+    """Return the name of a tenant for a narrow screen column."""
     return _SHORT_NAMES.get(tenant) or tenant_name(tenant)
 
 
 def make_tenant_cell(tenant: str, sign: str = "") -> Marked:
-    """Return the name of a tenant as a cell; ``sign`` is in front of it."""
+    """Return the name of a tenant as a cell, after ``sign``."""
     return Marked(f"{sign}{tenant_name(tenant)}", Mark.PLAIN, short=f"{sign}{shorten_tenant(tenant)}")
 
 
@@ -67,7 +67,7 @@ def get_tenant_class(name: str) -> str:
 
 
 def build_tenant_legend() -> tuple[LegendEntry, ...]:
-    """Build the legend of the tenants with their colours and letters."""
+    """Build the tenant legend with colours and letters."""
     return tuple(
         LegendEntry(colour=get_tenant_class(name), letter=LETTERS[name], name=tenant_name(name))
         for name in ORDER
@@ -75,7 +75,7 @@ def build_tenant_legend() -> tuple[LegendEntry, ...]:
 
 
 def make_peak_columns() -> tuple[Column, ...]:
-    """Return the columns of the six tenants, of the untagged bytes and of the peak that they sum to."""
+    """Return the columns for the six tenants, the untagged bytes, and the peak that they sum to."""
     return (
         *(
             Column(
@@ -92,13 +92,15 @@ def make_peak_columns() -> tuple[Column, ...]:
 
 
 def read_peak(peak: Cursor) -> tuple[Value, ...]:
-    """Return the cells of :func:`make_peak_columns` of a rank, a phase, or a rank's host memory."""
+    """Return the cells for :func:`make_peak_columns` of a rank, a phase, or a rank's host memory."""
     tenants = (read_tenant(peak, tenant) for tenant in DISPLAY_ORDER)
     return (*tenants, read(peak.untagged_bytes), read(peak.peak_bytes))
 
 
 def read_tenant(peak: Cursor, tenant: Tenant) -> Value:
-    """Return the bytes of a tenant: an estimate if only sizes support some, unknown if undeterminable."""
+    """Return the bytes of a tenant: an estimate if some are attributed by size only, unknown if
+    undeterminable.
+    """
     entry = get(peak)
     value = read(peak.tenants[tenant.value])
     if not isinstance(entry, RankMemory):
@@ -110,29 +112,29 @@ def read_tenant(peak: Cursor, tenant: Tenant) -> Value:
 
 
 def read_owned(entry: Cursor, name: str = "bytes") -> Value:
-    """Return the bytes of a part or an allocation, an estimate if only sizes support its tenant."""
+    """Return the bytes of a part or an allocation, an estimate if its tenant is inferred from size only."""
     return replace(read(entry[name]), is_estimate=get(entry).basis is Basis.SIZES)
 
 
 def largest_rank(ranks: Sequence[RankMemory]) -> RankMemory | None:
-    """Return the rank with the largest peak (the lowest of equals), or None if none was measured."""
+    """Return the rank with the largest peak (the lowest rank on ties), or None if no rank was measured."""
     return max(ranks, key=lambda rank: (rank.peak_bytes, -rank.rank), default=None)
 
 
 def find_largest_rank(ranks: Cursor) -> Cursor | None:
-    """Return the place of the rank with the largest peak in a list of ranks, or None if it is empty."""
+    """Return the cursor to the rank with the largest peak in a list of ranks; None if the list is empty."""
     order = sort_by_peak(get(ranks))
     return ranks[order[0]] if order else None
 
 
 def sort_by_peak(ranks: Sequence[RankMemory]) -> tuple[int, ...]:
-    """Return the indices of the ranks, largest peak first."""
+    """Return the rank indices, largest peak first."""
     indices = range(len(ranks))
     return tuple(sorted(indices, key=lambda index: (-ranks[index].peak_bytes, ranks[index].rank)))
 
 
 def select_largest_ranks(ranks: Sequence[RankMemory], max_ranks: int) -> tuple[int, ...]:
-    """Return the indices of the ``max_ranks`` ranks with the largest peaks, in order of rank."""
+    """Return the indices of the ``max_ranks`` ranks with the largest peaks, in rank order."""
     return tuple(sorted(sort_by_peak(ranks)[:max_ranks], key=lambda index: ranks[index].rank))
 
 
@@ -148,7 +150,7 @@ def format_largest_peak(ranks: Sequence[RankMemory]) -> str:
 
 
 def stack_segments(parts: Sequence[tuple[str, int, str]], scale: int) -> tuple[Segment, ...]:
-    """Lay out (tenant, bytes, text) parts end to end; parts of zero bytes are skipped."""
+    """Lay out (tenant, bytes, text) parts end to end, skipping parts of zero bytes."""
     segments, start = [], 0
     for name, size, text in parts:
         if size > 0:

@@ -38,16 +38,16 @@ from zprof.reports.pages.tenants import UNTAGGED, largest_rank
 from zprof.reports.table import Column, Kind, Mark, Row, Table, format_cell, make_text_column
 
 PEAK = "peak_bytes"
-#: How the unchanged run is called.
+#: Name of the unchanged run.
 _UNCHANGED = "as measured"
-#: Maximum number of key figures; the table has the others.
+#: Maximum number of key figures; the rest are in the table.
 _MAX_FIGURES = 12
-#: Changes that the terminal shows term by term.
+#: Maximum changes that the terminal shows term by term.
 _MAX_DETAILED = 2
 _TERM_LEAD = "Measured, modelled for the unchanged run, and predicted for the changed run."
-#: Smaller savings than this round to 0.0 ms.
+#: Smaller savings round to 0.0 ms.
 _MIN_SAVING_NS = 50_000
-#: Parts of a prediction: of which its figures are.
+#: Parts of a prediction, and the subject of their figures.
 _PARTS = {"step": "{period}, mean of the ranks", "memory": "memory, largest rank"}
 _PREDICTED = Column(title="predicted", help="for the changed run; ~: not measured")
 MEASURED = Column(title="measured", help="this run")
@@ -65,7 +65,7 @@ _VALUE = Column(title="value")
 _LATENCY = Column(title="latency", help="of one message, from a linear fit of the run's own messages")
 _BUS_BANDWIDTH = Column(title="busbw", help="from the same fit")
 _DESCRIPTION = Column(title="description", kind=Kind.TEXT, takes_rest=True)
-#: Parameters of the model that were fitted: name, field, description.
+#: Fitted parameters of the model: name, field, description.
 _FITTED = (
     ("steps fitted", "steps", ""),
     ("units", "units", "gathered and reduced one after another"),
@@ -81,7 +81,7 @@ _FITTED = (
 
 
 def build_whatif_page(found: WhatIf, *, everything: bool = False) -> Page:
-    """Build the page; with ``everything`` the terminal shows each assumption in full."""
+    """Build the page; with ``everything``, the terminal shows each assumption in full."""
     outlook, run = found.outlook, found.run
     first, *more = describe_outlook(outlook)
     head: list[Block] = [
@@ -198,7 +198,7 @@ def _build_measured_row(document: WhatIf | Report) -> Iterator[Row]:
 
 
 def _build_term_tables(document: WhatIf | Report) -> Iterator[Table]:
-    """Yield the step of each change and its memory, term by term."""
+    """Yield step and memory of each change, term by term."""
     outlook = document.outlook
     for place in Cursor(document).outlook.predictions if outlook is not None else ():
         for part in _PARTS:
@@ -214,16 +214,13 @@ def build_term_table(
     measured: Mapping[str, Value] | None = None,
     baseline: Mapping[str, Value] | None = None,
 ) -> Table:
-    """Build the step of a change or its memory, term by term: measured, modelled, predicted.
+    """Build the step or memory of a change, term by term: measured, modelled, predicted.
 
     Args:
-        found: The place of a prediction; None if there is none.
-        part: ``step`` or ``memory``.
-        words: What is changed.
-        period: What the times are of: a step, or the window.
-        measured: Figures by term as another part of the report has them. The table has these terms, and by
-            how much each changes.
-        baseline: Figures of the baseline by term, if the run is compared.
+        found: The cursor to a prediction; None without a prediction. part: ``step`` or ``memory``. words: The
+        changes as text. period: The period of the times: a step, or the window. measured: Figures by term
+        from another part of the report. The table has these terms and their changes.
+        baseline: Baseline figures by term, if the run is compared.
     """
     unit = "ms" if part == "step" else ""
     places = {get(place).name: place for place in found[part]} if found is not None else {}
@@ -266,7 +263,7 @@ FIGURES = (MEASURED, _MODELLED, _ERROR, _PREDICTED, _RANGE, _CHANGE)
 
 
 def read_figures(place: Cursor | None, name: str) -> tuple[Value, ...]:
-    """Return the figures of a term in the order of its columns: measured to range, and the change."""
+    """Return the figures of a term in column order: measured to range, and the change."""
     unit = find_unit(name)
     if place is None:
         unknown = Value(None, unit, leaves=(Path(("outlook", "gaps")),))
@@ -285,7 +282,7 @@ def read_figures(place: Cursor | None, name: str) -> tuple[Value, ...]:
 
 
 def read_measured_step(ranks: Cursor) -> dict[str, Value]:
-    """Return the ledger terms and the step that they sum to, as means over ranks, by term."""
+    """Return the ledger terms and their sum, the step, as means over ranks, by term."""
     names = (*LEDGER_NAMES, STEP) if len(ranks) else ()
     return {name: read(every(ranks)[name], how=Aggregation.MEAN, in_ms=True) for name in names}
 
@@ -301,7 +298,7 @@ def read_measured_memory(report: Report) -> dict[str, Value]:
 
 
 def build_calibration_tables(document: WhatIf | Report) -> tuple[Table, ...]:
-    """Build the tables of the fitted parameters and of the link per kind of message."""
+    """Build the tables of fitted parameters and of the link per message kind."""
     outlook = document.outlook
     if outlook is None or outlook.calibration is None:
         return ()
@@ -335,7 +332,7 @@ _LINK_FIELDS = ("latency_ns", "busbw_bytes_per_s", "messages", "residual_ratio")
 
 
 def build_model_table(document: WhatIf | Report) -> Table:
-    """Build the table of all that predictions are based on: fitted parameters, and the links in rows."""
+    """Build the table of the model behind predictions: fitted parameters, and one row per link."""
     rows: list[tuple[str, Value, str]] = []
     if document.outlook is not None and document.outlook.calibration is not None:
         found = Cursor(document).outlook.calibration
@@ -363,13 +360,13 @@ def _name_link(link: Cursor) -> str:
 
 
 def _find_place(entries: Cursor, name: str) -> Cursor | None:
-    """Return the place of the predicted figure with this name, or None."""
+    """Return the cursor to the predicted figure with this name, or None."""
     known = (place for place in entries if get(place).name == name and get(place).predicted is not None)
     return next(known, None)
 
 
 def _read_figure(place: Cursor | None, field: str = "predicted") -> Value:
-    """Return a field of a figure as a cell: times in ms, an estimate unless it was measured or modelled."""
+    """Return a field of a figure as a cell: times in ms, an estimate unless measured or modelled."""
     if place is None:
         return Value(None, Unit.COUNT)
     unit, is_estimate = find_unit(get(place).name), field not in ("measured", "modelled")
@@ -391,7 +388,7 @@ def make_saving(saving_ns: tuple[int, int] | None) -> Value:
 
 
 def describe_outlook(outlook: Outlook) -> tuple[str, ...]:
-    """Describe the change with the shortest step, or else the lowest peak, or that there is no prediction."""
+    """Describe the change with the shortest step, or else the lowest peak, or the lack of a prediction."""
     timed = [found for found in outlook.predictions if _find_figure(found.step, STEP)]
     if timed:
         certain = [found for found in timed if _is_shorter(found)]
@@ -438,7 +435,7 @@ def _describe_step(best: Prediction, timed: Sequence[Prediction], period: str) -
 
 
 def _describe_certainty(best: Prediction, timed: Sequence[Prediction], period: str) -> str:
-    """Describe the certainty that the step gets shorter, and the number of changes."""
+    """Describe how certain a shorter step is, and the number of changes."""
     changes = len(timed)
     if best.saving_ns is None:
         return ""
@@ -491,14 +488,14 @@ def _format_figure(entry: PredictedFigure, field: str = "predicted") -> str:
 
 
 def _format_range_suffix(entry: PredictedFigure) -> str:
-    """Format the range in parentheses, for sentences; empty if there is none."""
+    """Format the range in parentheses, for sentences; empty without a range."""
     if entry.low is None or entry.high is None:
         return ""
     return f" ({_format_figure(entry, 'low')} to {_format_figure(entry, 'high')})"
 
 
 def _describe_errors(outlook: Outlook) -> Iterator[str]:
-    """Yield the error of the model, which is the same for every change."""
+    """Yield the model error, which is the same for every change."""
     for field, name in ((STEP, outlook.period), (PEAK, "peak")):
         entries = [
             _find_figure(found.step if field == STEP else found.memory, field)
@@ -515,7 +512,7 @@ def _describe_error(what: str, *errors: float) -> str:
 
 
 def describe_model(found: Prediction | None) -> str:
-    """Describe how well the model gives the step of the unchanged run."""
+    """Describe how well the model reproduces the step of the unchanged run."""
     entry = _find_figure(found.step, STEP) if found is not None else None
     if entry is None or entry.error_ratio is None:
         return "The step of this run could not be modelled."
@@ -523,7 +520,7 @@ def describe_model(found: Prediction | None) -> str:
 
 
 def describe_effect(found: Prediction, *, is_window: bool) -> str:
-    """Describe what one change saves or costs, of time and of memory, with ranges."""
+    """Describe what one change saves or costs in time and memory, with ranges."""
     step, peak = _find_figure(found.step, STEP), _find_figure(found.memory, PEAK)
     parts = [_describe_saving(found, step, is_window=is_window) if step else ""]
     parts += [_describe_freed(peak) if peak else ""]
