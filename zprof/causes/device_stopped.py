@@ -1,5 +1,4 @@
-"""ZP606: a rank has not finished an operation that its peers finished: its device or process has stopped.
-"""
+"""ZP606: a rank has not finished an operation that its peers finished: its device or process has stopped."""
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.causes.cause import Cause, Need, Signal

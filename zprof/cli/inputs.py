@@ -43,8 +43,8 @@ def open_run(path: Path, *, is_analysed: bool = True) -> "Run":
     before importing it.
 
     Raises:
-        BadInput: there is neither a run nor a file to import, or it is damaged.
-        MissingData: no rank finished its recording.
+        BadInput: There is neither a run nor a file to import, or it is damaged.
+        MissingData: No rank finished its recording.
     """
     refuse_missing(path)
     from zprof.cli.progress import import_progress
@@ -61,8 +61,8 @@ def open_dumps(paths: Sequence[Path]) -> "Run":
     """Return the run of several related files, or the run at a single path.
 
     Raises:
-        BadInput: there is neither a run nor a file to import, or it is damaged.
-        MissingData: no rank can be loaded.
+        BadInput: There is neither a run nor a file to import, or it is damaged.
+        MissingData: No rank can be loaded.
     """
     if len(paths) == 1:
         return open_run(paths[0])
@@ -190,7 +190,7 @@ def measure_run(path: Path, arguments: argparse.Namespace) -> MeasuredRun:
 
     Raises:
         BadInput: There is no run, or it is damaged.
-        MissingData: no rank finished its recording.
+        MissingData: No rank finished its recording.
     """
     run = open_run(path)
     manifest = run.manifest
@@ -222,7 +222,7 @@ def load_baseline(path: Path, arguments: argparse.Namespace) -> "Baseline":
 
     Raises:
         BadInput: ``path`` is none of these.
-        MissingData: no rank finished its recording.
+        MissingData: No rank finished its recording.
     """
     from zprof.checks.baseline import read_baseline
 

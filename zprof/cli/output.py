@@ -41,7 +41,7 @@ def write_document(document: str, path: Path | None, *, force: bool = False) -> 
     """Write to ``path``, or to stdout if it is None.
 
     Raises:
-        BadInput: the file exists and ``force`` is not given, or it cannot be written.
+        BadInput: The file exists and ``force`` is not given, or it cannot be written.
     """
     if path is None:
         console.print_data(document)
@@ -60,7 +60,7 @@ def open_atomically(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     """Yield a file that becomes ``path`` when the context ends, and is removed if it fails.
 
     Raises:
-        BadInput: the file exists and ``force`` is not given, or it cannot be written.
+        BadInput: The file exists and ``force`` is not given, or it cannot be written.
     """
     check_output_target(path, force=force)
     try:
@@ -119,7 +119,7 @@ def render_to(
     """Write the document that ``make`` returns; raise before calling it if a target cannot be written.
 
     Raises:
-        BadInput: a format is unknown, a file cannot be written, or two outputs share a file.
+        BadInput: A format is unknown, a file cannot be written, or two outputs share a file.
     """
     from zprof.reports.formats import by_name, by_path
     from zprof.reports.layout import WIDTH, page_columns

@@ -244,7 +244,7 @@ def stage_table(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | 
     staged path.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: The table cannot be written.
     """
     staged = get_staged_path(folder / f"{name}.parquet")
     with remove_on_error(get_temporary_path(staged)) as temporary:
@@ -268,7 +268,7 @@ def write_provisional(folder: Path, name: str, columns: Mapping[str, Sequence[An
     Skips fsync, which would take half a minute for a thousand ranks.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: The table cannot be written.
     """
     target = folder / f"{name}.parquet"
     if name not in _FLIGHT_TABLES:
