@@ -1,10 +1,10 @@
-"""Provide a fixture that records training code, and a marker that limits its memory, time and traffic.
+"""Provide a fixture that records training code, and a marker with limits on its memory, time and traffic.
 
     @pytest.mark.zprof_limit(peak="24 MiB", activations="+0%")
     def test_step(zprof_run):
         zprof_run(step, model=model, optimizer=optimizer)
 
-A session that uses neither has no overhead: the first test that needs the implementation imports it.
+Without them a session has no overhead: the first test that needs the implementation imports it.
 """
 
 from collections.abc import Generator, Iterator
@@ -60,10 +60,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def zprof_run(request: pytest.FixtureRequest, tmp_path: Path) -> "_Fixture":
     """Record training code and open the recording: ``run = zprof_run(step, model=model)``.
 
-    A function without arguments is one step; a function that takes ``record`` is the entire training:
+    A function without arguments is one step; a function with an argument ``record`` is the entire training:
     ``with record(model=model) as recording: ... recording.step()``.  ``ranks=2`` runs it in two processes.
     ``steps=zprof.steps(...)`` selects the recorded steps.  ``run.report`` is the diagnosis of the run.
-    ``zprof_run.load(path)`` opens a run that the test recorded itself.
+    ``zprof_run.load(path)`` opens a run recorded by the test itself.
     """
     from zprof.testing.run_fixture import RunFixture
 
@@ -73,7 +73,7 @@ def zprof_run(request: pytest.FixtureRequest, tmp_path: Path) -> "_Fixture":
 
 
 class _Fixture:
-    """Reports zprof's errors as one line of a failed test; exceptions of the test's own code pass through."""
+    """Reports zprof errors as one line of a failed test; exceptions in test code pass through."""
 
     def __init__(self, runs: "RunFixture") -> None:
         self._runs = runs
@@ -96,7 +96,7 @@ class _Fixture:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Parse the limits before anything is recorded, so that invalid limits are an error of the test."""
+    """Parse the limits before recording, so invalid limits are a test error."""
     markers = list(item.iter_markers(_MARKER))
     if not markers:
         return
@@ -116,7 +116,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Check the run against the limits after the test's own code has passed."""
+    """Check the run against the limits after the test code has passed."""
     result = yield
     limits = item.stash.get(_LIMITS, ())
     if limits:
@@ -148,7 +148,7 @@ def _check_limits(item: pytest.Item, limits: "tuple[Limit, ...]") -> tuple[str, 
 
 
 def _list_names(item: pytest.Item) -> list[str]:
-    """List the names of a test's classes and its own; the node id may end with a pytest-xdist group."""
+    """List the names of a test's classes and of the test; the node id may end with a pytest-xdist group."""
     return [node.name for node in item.listchain() if isinstance(node, pytest.Class)] + [item.name]
 
 

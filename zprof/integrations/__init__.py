@@ -1,1 +1,1 @@
-"""Connect zprof to other programs; each bridge is imported only when it is used."""
+"""Connect zprof to other programs; each bridge is imported only when used."""

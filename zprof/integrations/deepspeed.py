@@ -8,8 +8,8 @@
             engine.backward(engine(batch))
             engine.step()
 
-Then run ``zprof diagnose run.zprof``. Steps are detected from the engine's own step counter, so accumulation
-and a pipeline's ``train_batch()`` need no extra calls.
+Then run ``zprof diagnose run.zprof``. Steps are detected from the engine's step counter, so accumulation and
+the pipeline's ``train_batch()`` need no extra calls.
 """
 
 import functools

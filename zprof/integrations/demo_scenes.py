@@ -1,7 +1,7 @@
 """Define the support cases of the demo: one job on this machine, recorded as it is and with its fix.
 
-Where link and compute are modelled, overlap shows on two cores: a block computes for 12 ms forward and 24 ms
-backward, and its gather takes 8 ms on the link, hidden by concurrent compute if launched in time.
+If link and compute are modelled, overlap is visible on two cores: a block computes for 12 ms forward and 24
+ms backward, and its gather takes 8 ms on the link, hidden by concurrent compute if launched in time.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _COMMON: Mapping[str, Any] = {
 class Scene(Struct, frozen=True, kw_only=True):
     """One run of a case: its letter, run name, title and options.
 
-    ``time_steps``: steps whose time is recorded; more make a diagnosis surer, and the demo longer.
+    ``time_steps``: steps with recorded time; more steps make the diagnosis more certain and the demo longer.
     """
 
     letter: str
@@ -53,14 +53,14 @@ class Scene(Struct, frozen=True, kw_only=True):
         return replace(job, options=dict(self.options) | {"steps": job.recorded_steps})
 
     def get_path(self, folder: Path) -> Path:
-        """Return where the run is written."""
+        """Return the path of the run."""
         return folder / f"{self.run}.zprof"
 
 
 class DemoCase(Struct, frozen=True, kw_only=True):
-    """A support case: what the user says, the run to diagnose, and the run with the fix.
+    """A support case: the user's complaint, the run to diagnose, and the run with the fix.
 
-    ``baseline``: the run that the user compares with, if there is one. ``fix``: what was changed.
+    ``baseline``: the run for comparison, if any. ``fix``: what was changed.
     """
 
     name: str
@@ -93,7 +93,7 @@ _SLOWER = DemoCase(
         options={**_COMMON, "stage": 3, "forward_prefetch": 1, "backward_prefetch": 1},
     ),
 )
-#: So late that other processes on the machine do not hide it.
+#: A delay long enough that other processes on the machine do not hide it.
 _STRAGGLER: Mapping[str, Any] = {"plant": "straggler_rank", "straggler_ms": 120.0}
 _LATE = DemoCase(
     name="late-rank",
@@ -133,7 +133,7 @@ _SYNCS = DemoCase(
         options={**_ACCUMULATION, "fixed": "fixed"},
     ),
 )
-#: The vocabulary is large for the model, so that the logits are its largest tensors, as at 128,000 tokens.
+#: The vocabulary is large for the model, to make the logits its largest tensors, as with 128,000 tokens.
 _LARGE_VOCABULARY: Mapping[str, Any] = {
     "stage": 3,
     "layers": 1,
@@ -163,15 +163,15 @@ _LOGITS = DemoCase(
         time_steps=0,
     ),
 )
-#: The first is the default.
+#: The first case is the default.
 CASES = (_SLOWER, _LATE, _SYNCS, _LOGITS)
 
 
 def find_case(name: str) -> DemoCase:
-    """Return the case of that name.
+    """Return the case with that name.
 
     Raises:
-        BadInput: there is none.
+        BadInput: no case has that name.
     """
     cases = {case.name: case for case in CASES}
     if name not in cases:

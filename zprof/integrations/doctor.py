@@ -1,9 +1,9 @@
-"""Check which features zprof can use on this machine; each library is probed in its own process.
+"""Check which features are available on this machine; each library is probed in its own process.
 
-One check is if a job with these environment variables leaves a flight-recorder dump when it hangs. The
-names are those of torch 2.8 to 2.13 (``FlightRecorder.hpp``, ``ProcessGroupNCCL.cpp``). A dump needs
-entries, a dump at a timeout, the monitoring thread that writes it, and a folder for it. The names with FR
-go before the older ones with NCCL. Defaults differ by version, so they are not taken for granted.
+One check tells whether a hanging job with these environment variables leaves a flight-recorder dump. The
+names are from torch 2.8 to 2.13 (``FlightRecorder.hpp``, ``ProcessGroupNCCL.cpp``). A dump needs entries, a
+dump at a timeout, the monitoring thread that writes it, and a folder for it. Names with FR take precedence
+over the older names with NCCL. Defaults differ by version, so the check does not rely on them.
 """
 
 import json
@@ -29,7 +29,7 @@ from zprof.version import __version__
 _TIMEOUT_S = 120
 _MAX_FAILURE_LETTERS = 200
 _NOT_INSTALLED = "not installed"
-#: Prefix of the line with the answer, to tell it apart from the output of libraries.
+#: Prefix of the answer line, to distinguish it from library output.
 _ANSWER_MARK = "zprof-answer:"
 _PACKAGES: Mapping[str, str] = {
     "pandas": "no DataFrames in Python",
@@ -78,9 +78,9 @@ _STACKS = ("TORCH_INCLUDE_STACK_TRACE",)
 _ONLY_ACTIVE = ("TORCH_INCLUDE_ONLY_ACTIVE",)
 _HEARTBEAT = ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",)
 _DEFAULT_ENTRIES = 2000
-#: A few steps of a large model need some hundred entries.
+#: A few steps of a large model need a few hundred entries.
 _FEW_ENTRIES = 100
-#: What torch reads as true and as false, in any case.
+#: Values that torch reads as true and false, ignoring case.
 _TRUE, _FALSE = ("1", "t", "true", "y", "yes"), ("0", "f", "false", "n", "no")
 _WITHOUT = "a job that hangs leaves no dump for zprof hang"
 
@@ -212,7 +212,7 @@ def _installed_version(package: str) -> str | None:
 
 
 def _check_failed_extra(name: str, extra: Extra, failure: str, without: str) -> DoctorCheck:
-    """Return the check of a failed probe: absent if the extra is not installed, else broken."""
+    """Return the check for a failed probe: absent if the extra is not installed, else broken."""
     if not is_installed(extra):
         return _absent_check(name, _NOT_INSTALLED, without, get_install_command(extra))
     return _broken_check(name, failure, without, f"reinstall it: {get_install_command(extra)}")
@@ -227,7 +227,7 @@ def _broken_check(name: str, found: str, without: str, remedy: str) -> DoctorChe
 
 
 def _check_cache() -> DoctorCheck:
-    """Report the size of what is kept, which has limits."""
+    """Report the size of the cache, which is limited."""
     folder = find_cache_folder()
     if folder is None:
         remedy = "set HOME or XDG_CACHE_HOME"
@@ -241,7 +241,7 @@ def _check_cache() -> DoctorCheck:
 
 
 def check_flight_recorder(environment: Mapping[str, str] = os.environ) -> DoctorCheck:
-    """Return whether a hang would leave a dump; the defaults of torch 2.13 do."""
+    """Return whether a hang would leave a dump; with the defaults of torch 2.13 it does."""
     problems = [
         problem
         for problem in (
@@ -262,7 +262,7 @@ def check_flight_recorder(environment: Mapping[str, str] = os.environ) -> Doctor
             without=_WITHOUT,
             remedy="set " + " ".join(dict.fromkeys(remedies)),
         )
-    # List what a dump would lack, though it would be written.
+    # List what a written dump would lack.
     losses = []
     _, value = _read(environment, _SIZE)
     if value is not None and int(value) < _FEW_ENTRIES:
@@ -288,7 +288,7 @@ def _check_size(environment: Mapping[str, str]) -> tuple[str, str] | None:
 def _check_flag(
     environment: Mapping[str, str], names: Sequence[str], consequence: str
 ) -> tuple[str, str] | None:
-    """Return what is wrong with a flag that must be on, as it is by default."""
+    """Return the problem with a flag that must be on, as by default."""
     name, value = _read(environment, names)
     if value is None or value.lower() in _TRUE:
         return None
@@ -330,7 +330,7 @@ def _describe_size(environment: Mapping[str, str]) -> list[str]:
 
 
 def _read(environment: Mapping[str, str], names: Sequence[str]) -> tuple[str, str | None]:
-    """Return the name and value of the variable that torch uses."""
+    """Return the name and value of the variable that takes effect in torch."""
     return next(((name, environment[name]) for name in names if name in environment), (names[0], None))
 
 

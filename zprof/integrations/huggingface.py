@@ -32,7 +32,7 @@ class ZprofCallback(TrainerCallback):  # type: ignore[misc]
     Args:
         path: The run directory, the same on every rank.
         steps: The steps to record, see :func:`zprof.steps`.
-        training: Known facts of the run; by default they are detected from the model.
+        training: Known facts about the run; by default detected from the model.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ZprofCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _is_data_parallel(args: Any) -> bool:
-    """Return True if the Trainer wraps the model in DDP; the callback gets the unwrapped model."""
+    """Return True if the Trainer wraps the model in DDP, because the callback gets the unwrapped model."""
     sharded = (
         args.fsdp or args.deepspeed or any(os.environ.get(name) == "true" for name in _SHARDING_VARIABLES)
     )

@@ -25,7 +25,7 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _find_callback_class() -> Any:
-    """Return ``Callback`` from the package that the program has imported, else from an installed one."""
+    """Return ``Callback`` from the package imported by the program, else from an installed package."""
     for name in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
         try:
             return importlib.import_module(name).Callback
@@ -40,7 +40,7 @@ class ZprofCallback(_find_callback_class()):  # type: ignore[misc]
     Args:
         path: The run directory, the same on every rank.
         steps: The steps to record, see :func:`zprof.steps`.
-        training: Known facts of the run; by default they are detected from the model.
+        training: Known facts about the run; by default detected from the model.
     """
 
     def __init__(

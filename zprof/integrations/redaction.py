@@ -1,17 +1,16 @@
 """Redact reports and manifests: keep only listed keys, replace names, and keep only zprof's own words.
 
-Unlisted keys are dropped, including keys added by later versions of the report, until they have been
-reviewed. Numbers and booleans of listed objects are kept.
+Unlisted keys are dropped, including keys from later report versions, until reviewed. Numbers and booleans in
+listed objects are kept.
 
-The same name gets the same pseudonym in all parts of a bundle, so that support can tell names apart and the
-owner, who has the list, can translate them back. Texts are split at blanks. Pseudonyms, words of zprof's own
-texts, numbers, versions, units after a number, and public words are kept. Everything else is hidden: this
-does not search for names, so it cannot miss any.
+The same name gets the same pseudonym in all parts of a bundle, so support can distinguish names, and the
+owner can translate them back with the list. Strings are split at blanks. Pseudonyms, zprof's own words,
+numbers, versions, units after a number, and public words are kept. Everything else is hidden: no search for
+names means that none can be missed.
 
-Own words are those of the tables of texts, of the records of causes, of the catalogue of numbers and of the
-types of reports and runs. A sentence of a finding or a gap fills such a text with values from files, such as
-a kernel's name, a path or a library's error message; only the former may be disclosed. Fragments of words
-around a value are ignored.
+Own words come from the text tables, the cause records, the number catalogue, and the report and run types.
+Sentences of findings and gaps fill such a text with values from files, such as a kernel name, a path or a
+library's error message; only zprof's text may be disclosed. Word fragments around a value are ignored.
 """
 
 import re
@@ -38,7 +37,7 @@ from zprof.run.manifest import RankManifest, RunManifest
 from zprof.run.schema import TABLES
 
 _EDGES = re.compile(r"^[(\[{\"'<«]+|[)\]}\"'>»,;:.!?…]+$")
-#: Shorter texts count as words only within a sentence: on their own they are keys, patterns and formats.
+#: Shorter strings count as words only within a sentence: alone they are keys, patterns and formats.
 _MIN_WORD_LETTERS = 4
 _ARTICLE = "a"
 _HIDDEN = "(hidden)"
@@ -52,10 +51,10 @@ _PSEUDONYM = re.compile(r"[a-z]+-\d{1,9}", re.ASCII)
 _FINDING = re.compile(r"(?:docs/findings/)?ZP\d{3}(?:\.md)?", re.ASCII)
 _PARTS = re.compile(r"[,=():;^]+")
 _MARKS = re.compile(r"[!-/:-@\[-`{-~…→±≥≤]{0,3}")
-#: Longer texts are cut; no sentence is longer.
+#: Longer strings are cut; no sentence is longer.
 _MAX_TEXT_LETTERS = 2000
 _MIN_NAME_LETTERS = 3
-#: Keys whose texts are kept, reduced to zprof's own words.
+#: Keys with strings that are reduced to zprof's own words.
 _TEXT_KEYS = frozenset(
     (
         "schema", "zprof_version", "status", "policy", "severity", "confidence", "id", "cause", "doc",
@@ -65,7 +64,7 @@ _TEXT_KEYS = frozenset(
         "source", "saving_notes",
     )
 )  # fmt: skip
-#: Keys with names of the program or its machines, and the kind of their pseudonym.
+#: Keys with names from the program or its machines, and their pseudonym kind.
 _NAME_KINDS = {
     **{"name": "run", "baseline": "run", "module": "module", "host": "host"},
     **dict.fromkeys(("stack", "where", "frame", "chain"), "frame"),
@@ -95,11 +94,11 @@ _VARIABLES = frozenset(
 _UNITS = frozenset(("ns", "bytes", "ratio", "count", "bytes_per_s"))
 _MAX_DIGITS = 7
 _DROPPED = object()
-#: A value in a text of the tables, such as ``{size:bytes}``, or of a fix, such as ``$unit_elements``.
+#: A value in a table text, such as ``{size:bytes}``, or in a fix, such as ``$unit_elements``.
 _FIELD = re.compile(r"\{[a-z_]\w*(?:![rs])?(?::[^{}]*)?\}|\$[a-z_]+")
-#: Stands for a value.
+#: Placeholder for a value.
 _VALUE = "\0"
-#: Names that zprof gives: schemas, methods, kinds of memory, and the rules that find its owners.
+#: Names defined by zprof: schemas, methods, memory kinds, and ownership rules.
 _NAMES = frozenset(
     (
         "zprof.report/1", "zprof.run/1", "flight_recorder", "gloo_fifo_order", "gloo_execution_order",
@@ -109,7 +108,7 @@ _NAMES = frozenset(
         "replaces_parameter", "timeout", "signal",
     )
 )  # fmt: skip
-#: Words of sentences that are composed of parts: verdicts, endings, methods, lateness, fixes of hangs.
+#: Words in composed sentences: verdicts, endings, methods, lateness, hang fixes.
 _SENTENCE_WORDS = frozenset(
     (
         "adds", "addition", "additive", "aten", "assumes", "carries", "circle", "cover", "decide",
@@ -121,12 +120,12 @@ _SENTENCE_WORDS = frozenset(
         "survived", "system", "transferred", "tui", "turns", "uninterruptible", "usually", "verdict", "vs",
         "ways", "why", "window's", "-CONT", "Ctrl-Z", "SIGSTOP", "TORCH_LOGS=graph_breaks",
         "batch.to(device", "offload_policy", "torch.optim.AdamW(parameters", "zprof.steps(skip=3", ".step(",
-        # Reasons why a file was not read, and what a check of the machine found.
+        # Reasons for unread files, and results of machine checks.
         "CPU-only", "NVRTC", "TORCH_FR_BUFFER_SIZE", "cuda-core", "imports", "~/.cache/torch", "/tmp",
         "--workers", "damaged", "deleted", "duration", "install", "installed", "readable", "reinstall",
     )
 )  # fmt: skip
-#: Words that are kept only after a number.
+#: Words kept only after a number.
 UNITS = frozenset(
     (
         "%", "s", "ms", "µs", "us", "ns", "h", "min", "B", "KiB", "MiB", "GiB", "TiB", "B/s",
@@ -144,15 +143,15 @@ PUBLIC_WORDS = frozenset(
         "3090", "4090", "5090", "MI100", "MI210", "MI250", "MI250X", "MI300A", "MI300X", "MI325X",
         "MI355X", "A100-SXM4-40GB", "A100-SXM4-80GB", "A100-PCIE-40GB", "V100-SXM2-16GB",
         "V100-SXM2-32GB",
-        # Backends, and types as traces name them.
+        # Backends, and types as named in traces.
         "cuda", "hip", "cpu", "gloo", "nccl", "rccl", "mpi", "ucc", "Float", "Half", "BFloat16",
         "Double", "Byte", "Char", "Short", "Int", "Long", "Bool",
-        # Operators of torch, groups and ranges that torch names, and a time zone.
+        # Operators, groups and ranges named by torch, and a time zone.
         "all_gather_into_tensor", "all_gather_base", "reduce_scatter_tensor", "reduce_scatter_base",
         "_all_gather_base", "_reduce_scatter_base", "c10d::_allgather_base_",
         "c10d::_reduce_scatter_base_", "aten::item", "softmax", "cross_entropy", "default_pg",
         "ProfilerStep", "Optimizer.step", "UTC",
-        # Values of torch's and NCCL's variables.
+        # Values of torch and NCCL variables.
         "True", "False", "native", "cudaMallocAsync", "backend", "expandable_segments",
         "max_split_size_mb", "garbage_collection_threshold", "roundup_power2_divisions", "Ring",
         "Tree", "CollNet", "CollnetChain", "CollnetDirect", "NVLS", "NVLSTree", "PAT", "LL",
@@ -163,10 +162,10 @@ PUBLIC_WORDS = frozenset(
 
 
 class OwnWords(Struct, frozen=True, kw_only=True):
-    """Texts of zprof.
+    """Strings of zprof.
 
     ``lines``: complete lines without values. ``words``: words without surrounding punctuation. ``fields``:
-    names of fields of reports, runs and checks.
+    field names of reports, runs and checks.
     """
 
     lines: frozenset[str] = frozenset()
@@ -197,7 +196,7 @@ def strip_marks(chunk: str) -> str:
 
 
 def _iter_texts(value: object) -> Iterator[str]:
-    """Yield the texts in nested records, tables and sequences."""
+    """Yield the strings in nested records, tables and sequences."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Struct):
@@ -210,14 +209,14 @@ def _iter_texts(value: object) -> Iterator[str]:
 
 
 def _iter_cause_texts() -> Iterator[str]:
-    """Yield the texts of the records of all causes, and of the fixes that they choose from."""
+    """Yield the strings in all cause records and in their fixes."""
     for module in iter_modules(causes.__path__):
         constants = vars(import_module(f"{causes.__name__}.{module.name}"))
         yield from _iter_texts([value for name, value in constants.items() if not name.startswith("__")])
 
 
 def _list_fields(*types: Any) -> tuple[set[str], set[str]]:
-    """Return the names of the fields of record types, and of the types of these, and the values of enums."""
+    """Return the field names of record types and of nested types, and the values of enums."""
     names: set[str] = set()
     values: set[str] = set()
     pending, seen = list(types), set(types)
@@ -236,7 +235,7 @@ def _list_fields(*types: Any) -> tuple[set[str], set[str]]:
 
 
 class Pseudonyms:
-    """Assigns pseudonyms to names and hides text that is not ``own``."""
+    """Assigns pseudonyms to names, and hides text outside ``own``."""
 
     def __init__(self, own: OwnWords | None = None) -> None:
         self._own = own or OwnWords()
@@ -253,7 +252,7 @@ class Pseudonyms:
         return self._assigned[name]
 
     def redact_text(self, text: str) -> str:
-        """Replace known names in a text by pseudonyms and hide all other foreign words."""
+        """Replace known names in a string by pseudonyms and hide all other foreign words."""
         cut = text if len(text) <= _MAX_TEXT_LETTERS else f"{text[:_MAX_TEXT_LETTERS]} …"
         lines = cut.replace("\r", "\n").split("\n")
         return "\n".join(line if line in self._own.lines else self._redact_line(line) for line in lines)
@@ -277,7 +276,7 @@ class Pseudonyms:
         return _HIDDEN_TWICE.sub(_HIDDEN, " ".join(redacted))
 
     def _replace_names(self, line: str) -> str:
-        """Replace names that contain blanks or are surrounded by punctuation; own words are kept."""
+        """Replace names that contain blanks or are surrounded by punctuation, keeping own words."""
         matches = [
             name
             for name in self._assigned
@@ -320,7 +319,7 @@ class AllowList:
         """Return the allowed part of an object."""
         filtered = {}
         for key, entry in value.items():
-            # Keys are zprof's fields or ranks; other ones come from files.
+            # Keys are zprof fields or ranks; other keys come from files.
             is_rank = key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS
             is_known = self._names.is_own(key) or is_rank
             filtered[key] = self._filter_value(key, entry) if is_known else self._drop(key)

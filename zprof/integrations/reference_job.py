@@ -1,7 +1,8 @@
 """Launch the reference engine on this machine and record the run, from the parent process.
 
 The parent does not need torch. The ranks run ``zprof.integrations.reference_rank``, which reads the job as
-JSON, and meet at a port that rank 0 chooses: one that the parent had found free could be taken meanwhile.
+JSON, and meet at a port chosen by rank 0, because a port found free by the parent could be taken in the
+meantime.
 """
 
 import json
@@ -24,16 +25,16 @@ _RANK_PROGRAM = "zprof.integrations.reference_rank"
 FAILURE_GRACE_S = 15.0
 #: Time from SIGTERM to SIGKILL, for all ranks together.
 END_GRACE_S = 5.0
-#: Signals that only a user, a scheduler or the kernel sends.
+#: Signals sent only by a user, a scheduler or the kernel.
 _EXTERNAL_SIGNALS = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU))
 
 
 class ReferenceJob(Struct, frozen=True, kw_only=True):
     """Training job and the steps to record.
 
-    ``options`` are those of ``zprof.reference_engine.program.options``, by name; omitted ones have their
-    defaults. ``run`` is None if nothing is recorded, ``outcome`` if the losses are not needed.
-    ``meeting`` gets the port of rank 0; None if a launcher gives the ranks an address.
+    ``options``: options of ``zprof.reference_engine.program.options`` by name, with defaults for the rest.
+    ``run``: None if nothing is recorded. ``outcome``: None if the losses are not needed. ``meeting``:
+    receives the port of rank 0; None if a launcher gives the ranks an address.
     """
 
     world_size: int
@@ -63,7 +64,7 @@ class ReferenceJob(Struct, frozen=True, kw_only=True):
 
 
 class ReferenceJobResult(Struct, frozen=True, kw_only=True):
-    """Result of a run as reported by a rank: its losses, or why the settings were rejected."""
+    """Result of a run as reported by a rank: the losses, or why the settings were rejected."""
 
     losses: tuple[float, ...] = ()
     refused: str = ""
@@ -74,7 +75,7 @@ class ReferenceJobResult(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, path: Path) -> "ReferenceJobResult":
-        """Read a rank's outcome; empty if there is none."""
+        """Read a rank's outcome; empty if there is no file."""
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -90,7 +91,7 @@ def train_reference(
 ) -> tuple[float, ...]:
     """Run the job and return the loss of every step.
 
-    ``on_step`` is called with the number of steps that rank 0 has finished.
+    ``on_step`` receives the number of steps finished by rank 0.
 
     Raises:
         BadInput: the ranks rejected the settings.
@@ -122,7 +123,7 @@ def train_reference(
 
 
 class RankFailed(ZprofError):
-    """A rank exited with an error or was killed externally; the latter is not a bug of zprof."""
+    """A rank exited with an error or was killed externally; an external kill is not a zprof bug."""
 
     exit_code = 70
 
@@ -144,7 +145,7 @@ def launch(
     """Run ``python ARGUMENTS`` on every rank and wait for all ranks.
 
     ``on_poll`` is called while waiting. If a rank fails, the others get time to notice and to write their
-    recordings; then they are terminated.
+    recordings before they are terminated.
 
     Raises:
         RankFailed: a rank exited with an error; the message contains its error line.
@@ -166,7 +167,7 @@ def launch(
         failed = {rank: code for rank, code in sorted(codes.items()) if code}
         if not failed:
             return
-        # A rank killed by a signal is the cause; the others fail because they lost it.
+        # A rank killed by a signal is the cause; other ranks fail because they lost it.
         rank = next((rank for rank, code in failed.items() if code < 0), min(failed))
         code = failed[rank]
         reason = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"

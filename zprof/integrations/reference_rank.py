@@ -1,7 +1,7 @@
 """Run one rank of a recorded training with the reference engine.
 
-The engine and the recorder are independent of each other. This module passes the engine's facts to the
-recorder, as a user's training program would.
+The engine and the recorder are independent of each other. This module passes engine facts to the recorder,
+like a user's training program.
 """
 
 import argparse
@@ -34,7 +34,7 @@ _POLL_S = 0.01
 
 
 class RecordingObserver:
-    """Records the training that it observes; the recording ends with ``stack``, even if training fails."""
+    """Records the observed training; the recording ends with ``stack``, even if training fails."""
 
     def __init__(self, job: ReferenceJob, config: TrainConfig, stack: ExitStack) -> None:
         self._job, self._config, self._stack = job, config, stack
@@ -90,7 +90,7 @@ def make_training_facts(model: ZeroModel, config: TrainConfig) -> TrainingFacts:
 
 
 def describe_modelled_parts(config: TrainConfig) -> tuple[str, ...]:
-    """Describe the modelled or planted parts of a run for its report."""
+    """Describe the modelled and planted parts of a run for its report."""
     descriptions = []
     if config.plant is not None:
         descriptions.append(f"planted {config.plant}: {find_plant(config.plant).effect}")
@@ -140,9 +140,9 @@ def main() -> int:
 
 @contextmanager
 def meet_ranks(port_file: Path | None, timeout_s: float) -> Iterator[None]:
-    """Open the process group for the block, at a port that the system gives to rank 0.
+    """Open the process group for the block, at a port assigned to rank 0 by the system.
 
-    Without a file, the engine opens it at the address in the environment.
+    Without a file, the engine opens the group at the address in the environment.
     """
     if port_file is None:
         yield

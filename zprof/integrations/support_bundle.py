@@ -1,4 +1,4 @@
-"""Collect the redacted parts of a run that support needs into one zip file (schema ``zprof.bundle/1``).
+"""Collect the redacted parts of a run for support into one zip file (schema ``zprof.bundle/1``).
 
 Collectives are included, with an allow-list of columns. Events are omitted, because their names come from
 the program.
@@ -25,9 +25,9 @@ from zprof.run.table_reader import make_texts
 from zprof.version import __version__
 
 SCHEMA = "zprof.bundle/1"
-#: Maximum number of ranks with tables, which keeps the file small enough for a ticket.
+#: Maximum number of ranks with tables, to keep the file small enough for a ticket.
 _MAX_TABLES = 64
-#: A fixed date, so that the file depends only on its content.
+#: A fixed date, to make the file depend only on its content.
 _DATE = (1980, 1, 1, 0, 0, 0)
 _PLAIN_COLUMNS = (
     "group_size",
@@ -74,10 +74,10 @@ def collect_bundle(run: Run, report: Report, doctor: Doctor) -> Bundle:
     run_name = escape_surrogates(run.path.resolve().name)
     report_tree, run_tree = to_tree(report), {**to_builtins(run.manifest), "ranks": ranks, "name": run_name}
     for tree in (report_tree, run_tree):
-        # First pass for names: a text may contain a name that only appears later.
+        # First pass for names: a string may contain a name that appears only later.
         AllowList(names).filter_tree(tree)
     allowed = AllowList(names)
-    # Redact the texts of checks, which may contain paths; the names of checks are zprof's own.
+    # Redact the check results, which may contain paths; check names are zprof's own.
     texts = ("found", "without", "remedy")
     checks = [
         {key: names.redact_text(text) if key in texts else text for key, text in to_tree(check).items()}
@@ -168,7 +168,7 @@ def redact_collectives(run: Run, rank: int, names: Pseudonyms) -> bytes:
 
 
 def _map_texts(column: pa.ChunkedArray, redact: Callable[[str], str]) -> pa.Array:
-    """Apply ``redact`` once to each distinct text of a dictionary column."""
+    """Apply ``redact`` once to each distinct string of a dictionary column."""
     encoded = column.unify_dictionaries().combine_chunks()
     words = make_texts([redact(word) for word in encoded.dictionary.to_pylist()])
     return pa.DictionaryArray.from_arrays(encoded.indices, words).cast(pa.string())

@@ -1,1 +1,1 @@
-"""The Python front end: runs, reports, comparisons and plans that show themselves in a notebook."""
+"""The Python front end: runs, reports, comparisons and plans with notebook display."""

@@ -15,55 +15,55 @@ if TYPE_CHECKING:
 class Displayed:
     """Display methods of a result.
 
-    A result is the value of the report's model with these methods added, and no field more: whatever takes a
-    ``Report``, a ``SideBySide`` or a ``Plan`` takes it, and every output shows the same values.
+    A result is a model value with these methods and no further fields: it is accepted wherever a ``Report``,
+    a ``SideBySide`` or a ``Plan`` is, and all outputs show the same values.
     """
 
     __slots__ = ()
 
     def _list_formats(self, *, short: bool) -> "Sequence[Format[Any]]":
-        """Return the formats of the whole result, or of its short page."""
+        """Return the formats of the full result, or of its short page."""
         raise NotImplementedError
 
     def _build_short_page(self) -> "Page":
-        """Return the page that a notebook shows."""
+        """Return the page shown in a notebook."""
         raise NotImplementedError
 
     def _list_lines(self) -> Iterable[str]:
-        """Return the lines of ``repr``, which may hold names from a recording."""
+        """Return the lines of ``repr``, which may contain names from a recording."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        """Return the answer and what matters most, in a few lines."""
+        """Return the answer and the key facts in a few lines."""
         return "\n".join(printable(line) for line in self._list_lines())
 
     def _repr_html_(self) -> str:
-        """Return the short page for a notebook: its own style, no scripts, names escaped."""
+        """Return the short page for a notebook, with its own style, no scripts, and escaped names."""
         from zprof.reports.html import render_html_fragment
 
         return render_html_fragment(self._build_short_page())
 
     def to_text(self, *, short: bool = False) -> str:
-        """Return the result as plain text of 80 columns."""
+        """Return the result as plain text, 80 columns wide."""
         return self._render("text", short=short)
 
     def to_markdown(self, *, short: bool = False) -> str:
-        """Return the result as Markdown, with names from the recording escaped."""
+        """Return the result as Markdown, with recorded names escaped."""
         return self._render("md", short=short)
 
     def to_html(self, *, short: bool = False) -> str:
-        """Return the result as one self-contained HTML page; a notebook shows a shorter one by itself."""
+        """Return the result as one self-contained HTML page; a notebook displays a shorter page."""
         return self._render("html", short=short)
 
     def to_json(self) -> str:
-        """Return all values as JSON; the schema is that of ``-f json`` on the command line."""
+        """Return all values as JSON, with the schema of ``-f json`` on the command line."""
         return self._render("json", short=False)
 
     def save(self, path: str | Path, *, short: bool = False) -> Path:
-        """Write the result to a file in the format of its suffix, such as .html, .md, .json or .txt.
+        """Write the result to a file in the format of the suffix, such as .html, .md, .json or .txt.
 
         Raises:
-            BadInput: no format has the suffix, or the file cannot be written.
+            BadInput: the suffix is unknown, or the file cannot be written.
         """
         path = Path(path)
         formats = self._list_formats(short=short)
@@ -80,7 +80,7 @@ class Displayed:
 
 
 def write_file(path: Path, text: str) -> Path:
-    """Write a text, replacing the file, and return its path.
+    """Write text to a file, replacing it, and return the path.
 
     Raises:
         BadInput: the file cannot be written.

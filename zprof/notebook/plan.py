@@ -1,4 +1,4 @@
-"""Plan a job that has not run, with the options of ``zprof plan`` as arguments, and show the plan."""
+"""Plan a job before it runs, with the options of ``zprof plan`` as arguments, and display the plan."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,9 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
 class PlannedJob(Displayed, Plan, frozen=True):
-    """A plan that shows itself; a subclass without fields, as :class:`DiagnosedRun` is of the report."""
+    """A plan with notebook display; a subclass without new fields, like :class:`DiagnosedRun` of the
+    report.
+    """
 
     def _list_formats(self, *, short: bool) -> "Sequence[Format[Any]]":
         from zprof.reports.formats import PLANS, PLANS_IN_FULL
@@ -85,16 +87,16 @@ def plan(
     intra_latency: float | str | None = None,
     sensitivity: bool = False,
 ) -> PlannedJob:
-    """Predict whether a job fits in memory, and what its communication costs, before it runs.
+    """Predict, before a job runs, whether it fits in memory and what its communication costs.
 
-    Every argument is the option of ``zprof plan`` with the same name, which ``zprof plan --help`` explains.
-    The model is given in exactly one way: ``params``, ``preset``, ``model``, or ``layers`` and ``hidden``.
-    Shape, batch and hardware that are not given are usual values, and what rests on them is marked ``~``
-    (``job.assumed`` and ``assumed`` of a row list them).
-    Quantities are numbers (bytes, bytes per second, nanoseconds) or texts with a unit such as ``"32GB"``.
+    Arguments are the options of ``zprof plan`` with the same names; see ``zprof plan --help``. Give the model
+    in exactly one way: ``params``, ``preset``, ``model``, or ``layers`` and ``hidden``. A missing shape,
+    batch or hardware gets typical values, and figures that rest on them are marked ``~`` (listed in
+    ``job.assumed`` and the ``assumed`` of a row). Quantities are numbers (bytes, bytes per second,
+    nanoseconds) or strings with a unit such as ``"32GB"``.
 
     Raises:
-        BadInput: The job is impossible, or an argument is.
+        BadInput: The job is impossible, or an argument is invalid.
     """
     arguments = {name: value for name, value in locals().items() if name != "sensitivity"}
     from zprof.planner.plan import plan as plan_job
@@ -109,7 +111,7 @@ def plan(
 
 
 def _read_request(arguments: Mapping[str, object]) -> PlanRequest:
-    """Read the arguments as the command line reads its options; None stands for the default."""
+    """Parse the arguments like command-line options; None: the default."""
     read = {}
     for name, value in arguments.items():
         try:
@@ -136,5 +138,5 @@ def _read_argument(name: str, value: object) -> object:
 
 
 def _name_arguments(text: str) -> str:
-    """Replace the names of options by those of the arguments."""
+    """Replace option names by argument names."""
     return _OPTION.sub(lambda match: match[1].replace("-", "_"), text)

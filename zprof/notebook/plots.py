@@ -1,6 +1,6 @@
-"""Charts of a report and of a run, drawn as SVG from the blocks that every other output draws.
+"""Charts of a report and of a run, drawn as SVG from the blocks shared by all outputs.
 
-Lanes are those of the terminal: one role per column of time.
+Lanes are the same as in the terminal: one role per time column.
 """
 
 from base64 import b64encode
@@ -34,9 +34,9 @@ from zprof.reports.pages.names import group_name
 from zprof.reports.svg_charts import LaneSpan, draw_lanes
 
 _SUFFIX = ".svg"
-#: Maps that ``heatmap`` can draw.
+#: Maps for ``heatmap``.
 STEP_TIME, LATENESS = "step time", "lateness"
-#: Columns that a step is divided into; the drawing is about as many pixels wide.
+#: Time columns per step; the drawing is about as many pixels wide.
 COLUMNS = 800
 #: Names of the lanes of phases and units that are drawn; shorter ones cannot be seen.
 _MIN_NAMED_SHARE = 1 / COLUMNS
@@ -60,13 +60,13 @@ _TERMS = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Chart:
-    """A drawing. A notebook shows it as an image, so that nothing in it can reach the notebook's page."""
+    """A drawing. A notebook shows it as an image, so its content cannot affect the notebook page."""
 
     svg: str
     title: str
 
     def __repr__(self) -> str:
-        """Return what is drawn."""
+        """Return a description of the drawing."""
         return f"<zprof chart {self.title}: .save('chart.svg')>"
 
     def _repr_svg_(self) -> str:
@@ -80,10 +80,10 @@ class Chart:
         return f'<img alt="{self.title}" style="width:100%;max-width:960px" src="{source}">'
 
     def save(self, path: str | Path) -> Path:
-        """Write the document to a file whose name ends with .svg.
+        """Write the document to an .svg file.
 
         Raises:
-            BadInput: the name has another end, or the file cannot be written.
+            BadInput: the name has another suffix, or the file cannot be written.
         """
         path = Path(path)
         if path.suffix.lower() != _SUFFIX:
@@ -106,7 +106,7 @@ class ReportPlots:
         return self._get_report()
 
     def ledger(self) -> Chart:
-        """Draw where the time of a step goes, or with a baseline what changed, as a waterfall.
+        """Draw the step time, or with a baseline its change, as a waterfall.
 
         Raises:
             MissingData: no step was timed.
@@ -123,7 +123,7 @@ class ReportPlots:
         """Draw the exposed time of each unit (wrapped module), most exposed first.
 
         Raises:
-            MissingData: the recording does not say which unit a collective is of.
+            MissingData: the recording does not link collectives to units.
         """
         from zprof.notebook.plots import build_unit_bars
         from zprof.reports.svg_charts import draw_bars
@@ -137,10 +137,10 @@ class ReportPlots:
         return Chart(draw_bars(bars, self._list_notes()), "exposed time by unit")
 
     def memory(self, rank: int | None = None) -> Chart:
-        """Draw live bytes over time by tenant, of the rank with the largest peak or of ``rank``.
+        """Draw live bytes over time by tenant, for ``rank`` or the rank with the largest peak.
 
         Raises:
-            MissingData: no memory was recorded, or the report keeps no timeline of the rank.
+            MissingData: no memory was recorded, or the report has no timeline of the rank.
         """
         from zprof.reports.svg_memory import render
 
@@ -159,7 +159,7 @@ class ReportPlots:
         """Draw a number for each rank and step: ``"step time"``, or ``"lateness"`` at collectives.
 
         Raises:
-            MissingData: it was not measured.
+            MissingData: the number was not measured.
             BadInput: ``what`` is neither.
         """
         from zprof.reports.pages.ranks import build_lateness_map, build_step_time_map
@@ -174,7 +174,7 @@ class ReportPlots:
         return Chart(draw_heat_map(heat, self._list_notes()), f"{what} by rank and step")
 
     def _list_notes(self) -> tuple[str, ...]:
-        """Return what must be said below every chart of times: what is simulated, and what is a bound."""
+        """Return the mandatory notes below every time chart: simulated parts and bounds."""
         from zprof.reports.pages.head import build_modelled_notes, list_baseline_runs
         from zprof.reports.pages.ledger import describe_unsplit_time
 
@@ -192,14 +192,14 @@ class ReportPlots:
 
 
 class RunPlots(ReportPlots):
-    """Charts of a run: those of its report, and :meth:`timeline`."""
+    """Charts of a run: its report charts and :meth:`timeline`."""
 
     def __init__(self, run: "AnalysedRun") -> None:
         super().__init__(lambda: run.report)  # not measured before a chart is drawn
         self._run = run
 
     def timeline(self, rank: int | None = None, step: int | None = None) -> Chart:
-        """Draw what one rank did in one step, lane by lane: phases, units, collectives, streams, threads.
+        """Draw one step of one rank by lane: phases, units, collectives, streams, threads.
 
         Args:
             rank: Default: the rank with the most time outside compute.
@@ -222,7 +222,7 @@ class RunPlots(ReportPlots):
 
 
 def draw_step(model: StepTimeline, run_name: str, notes: Sequence[str]) -> str:
-    """Draw all lanes of the step; a column shows the role that takes the largest part of it."""
+    """Draw all lanes of the step; a column shows the role with its largest share."""
     roles = {role for lane in model.lanes for role in lane.covers}
     omitted = (
         [f"{model.omitted_lanes} more streams and threads, the least busy"] if model.omitted_lanes else []
@@ -283,7 +283,7 @@ def _list_roles(lane: TimelineLane, model: StepTimeline) -> Iterator[LaneSpan]:
 def build_unit_bars(report: Report) -> Bars | None:
     """Build one bar per unit and kind of collective, most exposed first; None if no unit is known.
 
-    Entries of several groups are separate bars: each is a mean over the ranks of its own group.
+    Entries of different groups are separate bars: each is a mean over the ranks of its group.
     """
     time = report.time
     units = sort_units(time)[:MAX_UNITS]

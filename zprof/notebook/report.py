@@ -1,4 +1,4 @@
-"""Diagnose a run, and show the report."""
+"""Diagnose a run, and display the report."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,14 +26,16 @@ if TYPE_CHECKING:
     from zprof.reports.formats import Format
     from zprof.reports.page import Page
 
-#: Findings that ``repr`` lists.
+#: Maximum findings in ``repr``.
 _MAX_FINDINGS = 3
-#: Settings that ``repr`` names.
+#: Maximum settings in ``repr``.
 _MAX_SETTINGS = 6
 
 
 class DiagnosedRun(Displayed, Report, frozen=True):
-    """A report that shows itself; a subclass without fields, so that every function on reports takes it."""
+    """A report with notebook display; a subclass without new fields, so all functions on reports accept
+    it.
+    """
 
     @property
     def plot(self) -> ReportPlots:
@@ -73,11 +75,11 @@ def diagnose(
     expected_bus_bytes_per_s: float | None = None,
     window: str | None = None,
 ) -> DiagnosedRun:
-    """Explain why a run is slow, how much time that costs, and what to change.
+    """Explain why a run is slow, how much time is lost, and what to change.
 
     Args:
         run: A run from :func:`zprof.load`, which is measured once, or a path that ``load`` takes.
-        baseline: The run to compare with; the report then has the change of each term of the step.
+        baseline: The run to compare with; the report then has the change of each step term.
         expected_bus_bytes_per_s: The bus bandwidth that the link should give large messages.
         window: ``"step"`` or ``"trace"``; a run from ``load`` has its own already.
 
@@ -101,10 +103,10 @@ def make_displayed(report: Report) -> DiagnosedRun:
 
 
 def measure(run: "str | Path | Run | RunAnalysis", window: str | None = None) -> "RunAnalysis":
-    """Return the analysis of a run or a path; that of an open run is made once and kept.
+    """Return the analysis of a run or a path; the analysis of an open run is computed once and cached.
 
     Raises:
-        BadInput: An open run is measured with another window than ``window``.
+        BadInput: An open run has another window than ``window``.
     """
     from zprof.analysis.analysis import RunAnalysis, analyse
     from zprof.notebook.run import AnalysedRun, as_run, parse_window
@@ -124,7 +126,7 @@ def measure(run: "str | Path | Run | RunAnalysis", window: str | None = None) ->
 
 
 class ComparedRuns(Displayed, SideBySide, frozen=True):
-    """Two runs side by side; a subclass without fields, as :class:`DiagnosedRun` is of the report."""
+    """Two runs side by side; a subclass without new fields, like :class:`DiagnosedRun` of the report."""
 
     def _list_formats(self, *, short: bool) -> "Sequence[Format[Any]]":
         from zprof.reports.formats import COMPARISONS, COMPARISONS_IN_FULL

@@ -1,4 +1,4 @@
-"""Open anything that zprof can read, as a run that measures itself on first use."""
+"""Open anything that zprof can read, as a run that is measured on first use."""
 
 import logging
 from contextlib import nullcontext
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from zprof.model.report import RunFacts
     from zprof.notebook.report import DiagnosedRun
 
-#: Properties that are computed from the training facts.
+#: Properties computed from the training facts.
 _MEASURED = ("analysis", "report")
 _MAX_NAME = 120
 
 
 class AnalysedRun(Run):
-    """A run with its tables and charts. It is measured once, when a number is first asked for.
+    """A run with tables and charts. It is measured once, on first use of a number.
 
-    Wherever a ``Run`` is taken, it can be given. The raw tables are :meth:`frame` and :meth:`table`.
+    It is accepted wherever a ``Run`` is. The raw tables are :meth:`frame` and :meth:`table`.
     """
 
     def __init__(self, path: str | Path, *, policy: WindowPolicy = WindowPolicy.STEP) -> None:
@@ -38,7 +38,7 @@ class AnalysedRun(Run):
 
     @cached_property
     def analysis(self) -> "RunAnalysis":
-        """Everything that was measured on this run.
+        """All measurements of this run.
 
         Raises:
             BadInput: a table of the run is damaged.
@@ -67,26 +67,26 @@ class AnalysedRun(Run):
     def collectives(self) -> "pd.DataFrame":
         """Return one row per rank, step and collective, with its exposed, hidden, wait and transfer time.
 
-        ``exposed_ns`` is what a plot of lost time needs: ``wait_ns`` and ``transfer_ns`` are hidden in part.
+        To plot lost time, use ``exposed_ns``: ``wait_ns`` and ``transfer_ns`` are partly hidden.
         """
         from zprof.analysis.tables import make_collective_table
 
         return make_collective_table(self.analysis).to_frame()
 
     def memory(self) -> "pd.DataFrame":
-        """Return the bytes of each tenant at each rank's peak; those of a rank add up to the peak."""
+        """Return the bytes of each tenant at each rank's peak; the rows of a rank add up to its peak."""
         from zprof.analysis.tables import make_memory_table
 
         return make_memory_table(self.analysis.memory).to_frame()
 
     def memory_groups(self) -> "pd.DataFrame":
-        """Return what is live at each rank's peak by owner and place of allocation, largest first."""
+        """Return the live memory at each rank's peak by owner and allocation site, largest first."""
         from zprof.analysis.tables import make_memory_group_table
 
         return make_memory_group_table(self.analysis.memory).to_frame()
 
     def memory_timeline(self, rank: int | None = None) -> "pd.DataFrame":
-        """Return live bytes over time, a column per tenant, of one rank or of all that the report keeps."""
+        """Return live bytes over time, one column per tenant, for one rank or all ranks in the report."""
         from zprof.analysis.tables import make_memory_timeline_table
 
         table = make_memory_timeline_table(self.analysis.memory)
@@ -99,7 +99,7 @@ class AnalysedRun(Run):
         return RunPlots(self)
 
     def described(self, training: TrainingFacts) -> Self:
-        """Return the run with other training facts than in its manifest; it is not measured yet."""
+        """Return the run with training facts that replace its manifest's; it is not measured yet."""
         other = super().described(training)
         for name in _MEASURED:
             other.__dict__.pop(name, None)
@@ -113,7 +113,7 @@ class AnalysedRun(Run):
         return f"<zprof run {printable(describe_run(facts, _format_windows(facts)))}>"
 
     def _repr_html_(self) -> str:
-        """Return the facts of the manifests as a small table; no table of the run is read."""
+        """Return the manifest facts as a small table, without reading any table of the run."""
         from zprof.reports.pages.names import format_rank_count
 
         facts = self._describe()
@@ -143,15 +143,15 @@ class AnalysedRun(Run):
 def load(path: str | Path, *, window: str = WindowPolicy.STEP.value) -> AnalysedRun:
     """Open a run, a Kineto trace, a CUDA memory snapshot, or a folder of traces or snapshots.
 
-    Traces and snapshots are imported into the user's cache once; the logger ``zprof`` says so at level INFO.
-    Nothing is measured before a number is asked for.
+    Traces and snapshots are imported into the user's cache once, which the logger ``zprof`` reports at level
+    INFO. Nothing is measured before the first use of a number.
 
     Args:
         path: What to open.
-        window: ``"step"`` measures each step, ``"trace"`` the whole recording as one interval.
+        window: ``"step"`` measures each step, ``"trace"`` the full recording as one interval.
 
     Raises:
-        BadInput: There is neither a run nor a file to import, or it is damaged.
+        BadInput: The path has no run and no file to import, or is damaged.
         MissingData: No rank finished its recording.
     """
     from zprof.collectors.read.imports.options import ImportProgress
@@ -167,7 +167,7 @@ def load(path: str | Path, *, window: str = WindowPolicy.STEP.value) -> Analysed
 
 
 def _format_windows(facts: "RunFacts") -> str:
-    """Format the steps whose time was recorded and those whose memory was."""
+    """Format the steps with recorded time and the steps with recorded memory."""
     from zprof.reports.pages.names import format_steps
 
     memory = f"memory of {format_steps(facts.memory_steps)}" if facts.memory_steps else ""
@@ -180,7 +180,7 @@ def parse_window(window: str) -> WindowPolicy:
     """Return the policy with this name.
 
     Raises:
-        BadInput: there is none.
+        BadInput: no policy has this name.
     """
     policies = {policy.value: policy for policy in WindowPolicy}
     if window not in policies:

@@ -1,4 +1,4 @@
-"""Record training code and check it against the limits of its test, for zprof's pytest plugin.
+"""Record training code and check it against its test's limits, for the zprof pytest plugin.
 
-Nothing here depends on pytest, and nothing is imported before a test uses it.
+The package does not depend on pytest, and is imported only when a test uses it.
 """

@@ -1,8 +1,8 @@
-"""Parse the limits of a test, check its run against them, and save its baseline on request.
+"""Parse the limits of a test, check its run against the limits, and save its baseline on request.
 
     @pytest.mark.zprof_limit(peak="24 MiB", activations="+0%")
 
-Baselines are ``zprof-baselines/<test>.json`` next to the test's file.  Each test has its own file, so
+Baselines are ``zprof-baselines/<test>.json`` next to the test file.  Each test has its own file, so
 parallel workers need no lock.
 """
 
@@ -27,11 +27,11 @@ from zprof.model.tenants import Tenant
 from zprof.notebook.run import AnalysedRun
 
 MARKER = "zprof_limit"
-#: In bytes or, with a limit in Ψ, relative to the ZeRO formula of the stage.
+#: Limits in bytes, or in Ψ relative to the ZeRO formula of the stage.
 _BYTES = "bytes"
 _MAX_KEY_LENGTH = 40
 
-#: Keywords of the marker, and their gates; the name of a gate is accepted too.
+#: Keywords of the marker, and their gates; gate names are also accepted.
 KEYS: Mapping[str, str] = {
     "peak": "peak_memory",
     **{tenant.value: f"peak_memory.{tenant.value}" for tenant in Tenant},
@@ -46,7 +46,7 @@ KEYS: Mapping[str, str] = {
 
 
 class Marker(Struct, frozen=True, kw_only=True):
-    """The arguments of one marker."""
+    """Arguments of one marker."""
 
     positional: Sequence[object] = ()
     named: Mapping[str, object] = field(default_factory=dict)
@@ -55,10 +55,10 @@ class Marker(Struct, frozen=True, kw_only=True):
 def parse_markers(markers: Iterable[Marker]) -> tuple[Limit, ...]:
     """Parse the limits of a test's markers, nearest first; the nearest marker of a gate applies.
 
-    Limits that are turned off are omitted.
+    Disabled limits are omitted.
 
     Raises:
-        BadInput: a keyword or a limit is unknown, a marker limits a gate twice, or there is no limit at all.
+        BadInput: a keyword or a limit is unknown, a marker limits a gate twice, or there is no limit.
     """
     limits: dict[str, Limit | None] = {}
     for marker in reversed(list(markers)):
@@ -72,7 +72,7 @@ def parse_markers(markers: Iterable[Marker]) -> tuple[Limit, ...]:
 
 
 def _parse_marker(marker: Marker) -> dict[str, Limit | None]:
-    """Return the limits by gate; None if a limit is turned off."""
+    """Return the limits by gate; None for a disabled limit."""
     keys: dict[str, str] = {}
     limits: dict[str, Limit | None] = {}
     for key, value in marker.named.items():
@@ -100,21 +100,21 @@ def _format_key(key: str) -> str:
     return shorten(printable(key), _MAX_KEY_LENGTH)
 
 
-#: Outcomes that fail a test; a value that could not be measured fails too.
+#: Outcomes that fail a test, including unmeasured values.
 _FAILURES = (Outcome.FAILED, Outcome.UNKNOWN)
 _WARNINGS = (Outcome.WARNED, Outcome.WITHIN_NOISE)
 FOLDER = "zprof-baselines"
 UPDATE = "--zprof-update-baseline"
 _INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]+")
-#: With the test file's name and the digest, file names stay below the usual limit of 255 bytes.
+#: Maximum length that keeps file names, with test file name and digest, below the usual limit of 255 bytes.
 _MAX_NAME_LENGTH = 100
 
 
 class LimitVerdict(Struct, frozen=True, kw_only=True):
     """Result of a test's limits; each line is safe to print.
 
-    ``first_run``: message that there is no baseline yet, and how to write it; else empty.  ``properties``:
-    the measured values by gate, for the JUnit file.  ``written``: path of the baseline, if it was saved.
+    ``first_run``: how to write a missing baseline; else empty.  ``properties``:
+    the measured values by gate, for the JUnit file.  ``written``: path of the saved baseline, if any.
     """
 
     failures: tuple[str, ...] = ()
@@ -181,7 +181,7 @@ def _iter_failures(result: Check) -> Iterator[str]:
 
 
 def _iter_notices(result: Check, baseline: Baseline | None) -> Iterator[str]:
-    """Yield notices and skipped gates; without a baseline, only the latter."""
+    """Yield notices and skipped gates; without a baseline, only skipped gates."""
     yield from (printable(notice) for notice in result.notices if baseline is not None)
     yield from (_format_gate(gate) for gate in result.results if gate.outcome is Outcome.SKIPPED)
 
@@ -192,7 +192,7 @@ def _format_gate(gate: GateResult) -> str:
 
 
 def _iter_properties(result: Check) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) per gate; if a gate has several results, the name contains their subject."""
+    """Yield (name, value) per gate; with several results, the name includes the subject."""
     gates = [gate.limit.gate for gate in result.results]
     for gate in result.results:
         name = gate.limit.gate
@@ -204,7 +204,7 @@ def _iter_properties(result: Check) -> Iterator[tuple[str, str]]:
 def baseline_path(test_file: Path, names: Sequence[str]) -> Path:
     """Return the path of a test's baseline.
 
-    ``names`` are the names of its classes and its own: ``["TestB", "test_c[1]"]``.  Characters that are
+    ``names``: names of its classes and of the test: ``["TestB", "test_c[1]"]``.  Characters that are
     invalid in file names are replaced, and a digest of the full name keeps it unique.
     """
     name = "::".join(names)

@@ -1,11 +1,11 @@
 """Provide the value of the fixture ``zprof_run``.
 
-It records the runs of one test, opens them with their report, and determines to which run the limits apply.
-The code is a function without arguments, which is one step, or a function that takes ``record``, which is
-:func:`zprof.record` with its path and steps already set.
+It records the runs of one test, opens them with their reports, and selects the run for the limits. Training
+code is a function without arguments (one step) or a function with an argument ``record``:
+:func:`zprof.record` with path and steps already set.
 
-Several ranks are processes of this machine.  A failure of a rank is reported on one line: the rank, and its
-exception, the signal that killed it, or its position in the code at the timeout.  No process outlives the
+Several ranks are processes on this machine. A rank failure is reported on one line: the rank, and its
+exception, the signal that killed it, or its position in the code at the timeout. No process outlives the
 call.
 """
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from zprof.collectors.record.recorder import Recorder
     from zprof.collectors.record.schedule import RecordingSchedule
 
-#: The variable that the recorder reads, repeated because the recorder cannot be imported without torch.
+#: Environment variable of the recorder, repeated because importing the recorder needs torch.
 _OFF_SWITCH = "ZPROF"
 _AS_FUNCTION = "def train(record): ... with record(model=model) as recording: ... recording.step()"
 #: One day.
 _MAX_TIMEOUT_S = 86_400
-#: Time for the other ranks to exit after one failed, so that all can report their errors.
+#: Time for the other ranks to exit after a failure, so all can report errors.
 _GRACE_S = 3.0
 #: Time for a rank to report its position in the code, and the interval between checks.
 _ANSWER_TIMEOUT_S, _POLL_S = 2.0, 0.02
@@ -54,7 +54,7 @@ _MAX_LINE_LENGTH = 300
 class RunFixture:
     """Records training code: ``run = zprof_run(step, model=model, optimizer=optimizer)``.
 
-    ``folder`` is the folder of the runs, created for the first one.
+    ``folder``: the folder of the runs, created for the first run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -77,15 +77,15 @@ class RunFixture:
         """Run ``train``, record it and open the recording.
 
         Args:
-            train: one step, a function without arguments; or the entire training, a function that takes
-                ``record``, which is :func:`zprof.record` with path and steps already set.
-            steps: the recorded steps, see :func:`zprof.steps`; a step function is called once per step.
-            ranks: if more than one, ``train(record)`` runs in this number of processes, in a process group
-                with ``backend``; it must be defined at the top level of its module.
+            train: one step (a function without arguments), or the entire training (a function with an
+                argument ``record``: :func:`zprof.record` with path and steps already set).
+            steps: the steps to record, see :func:`zprof.steps`; a step function is called once per step.
+            ranks: number of processes; if more than one, they run ``train(record)`` in a process group with
+            ``backend``, and ``train`` must be defined at the top level of its module.
             memory_mode: as in :func:`zprof.record`.
             backend: backend of the process group, for several ranks.
-            timeout_s: time after which several ranks are killed, at most a day.
-            limited: False if the limits of this test do not apply to this run.
+            timeout_s: time after which multiple ranks are killed, at most a day.
+            limited: False if the test's limits do not apply to this run.
             objects: ``model``, ``optimizer`` and ``training`` of a step, as in :func:`zprof.record`.
 
         Raises:
@@ -113,7 +113,7 @@ class RunFixture:
         return self.load(path, limited=limited)
 
     def load(self, path: str | Path, *, limited: bool = True) -> "AnalysedRun":
-        """Open a run that the test recorded itself, for example in a process that it started.
+        """Open a run recorded by the test itself, for example in a process that it started.
 
         Raises:
             BadInput: ``path`` is not a run.
@@ -124,10 +124,10 @@ class RunFixture:
         return run
 
     def get_limited_run(self) -> "AnalysedRun":
-        """Return the run to which the limits apply.
+        """Return the run that the limits apply to.
 
         Raises:
-            BadInput: there is none, or there are several.
+            BadInput: there is no such run, or there are several.
         """
         if not self._limited_runs:
             raise BadInput("zprof_limit: the test recorded no run", hint="call the fixture: zprof_run(step)")
@@ -179,7 +179,7 @@ def default_steps() -> "RecordingSchedule":
 
 
 def refuse_turned_off() -> None:
-    """Check that recording is not turned off, before processes are started.
+    """Check that recording is not turned off, before starting processes.
 
     Raises:
         MissingData: recording is turned off.
@@ -225,7 +225,7 @@ def takes_record(train: Callable[..., object]) -> bool:
     """Return True if ``train`` is an entire training instead of a step.
 
     Raises:
-        BadInput: it is neither.
+        BadInput: ``train`` is neither.
     """
     if not callable(train):
         raise BadInput("zprof_run: the first argument is not a function", hint="zprof_run(step, model=model)")
@@ -250,7 +250,7 @@ def record_on_ranks(
 ) -> None:
     """Run ``train(record)`` on ``count`` ranks, in a process group, and record it.
 
-    ``timeout_s`` is for all ranks together.
+    ``timeout_s``: for all ranks together.
 
     The output of the ranks goes to stderr.
 
@@ -335,10 +335,10 @@ def _has_answered(folder: Path, rank: int) -> bool:
 
 
 def describe_failure(codes: Mapping[int, int], count: int, folder: Path) -> str:
-    """Describe the rank that failed first: the others fail because it exited.  ``codes`` are by rank."""
+    """Describe the rank that failed first: others fail because it exited. ``codes``: exit codes by rank."""
     raised = sorted(failure for rank in codes for failure in _read_failures(folder, rank))
     reporting_ranks = {rank for _, rank, _ in raised}
-    # A rank that loses its connections may abort: this is not the cause if another one raised an exception.
+    # A rank that loses its connections may abort: that is not the cause if another rank raised an exception.
     silent = [
         rank
         for rank, code in codes.items()
@@ -362,7 +362,7 @@ def describe_timeout(running: Sequence[int], count: int, folder: Path, plan: Ran
 
 
 def _read_failures(folder: Path, rank: int) -> list[tuple[int, int, str]]:
-    """Return (time, rank, message) if a rank reported an exception, as a list of at most one."""
+    """Return (time, rank, message) of an exception reported by a rank, as a list of at most one item."""
     try:
         failure = json.loads(failure_path(folder, rank).read_text())
         return [(int(failure["time_ns"]), rank, str(failure["line"]))]

@@ -1,7 +1,7 @@
-"""Run HTA on traces, each in a child process with a private folder and limits that depend on file size.
+"""Run HTA on traces, each in a child process with a private folder and limits by file size.
 
-HTA relies on the file suffix, so it gets a link whose suffix matches the content. The child is silent and
-writes one line of JSON per answer to a file in its folder; answers written before it is killed are used.
+HTA relies on the file suffix, so it gets a link whose suffix matches the content. The child prints nothing
+and writes one JSON line per answer to a file in its folder; answers written before a kill are used.
 """
 
 import json
@@ -31,7 +31,7 @@ _MAX_ANSWER_BYTES = 8 << 20
 _MAX_CHILDREN = 4
 _POLL_S = 0.02
 _MEBIBYTE = 1 << 20
-#: HTA keeps a trace as Python objects and as a table: about 80 bytes per byte of a .json.gz.
+#: HTA keeps a trace as Python objects and as a table: about 80 bytes per .json.gz byte.
 _MEMORY_PER_FILE_BYTE = 250
 _MIN_MEMORY_BYTES = 2 << 30
 _OUTPUT_BYTES = 64 << 20
@@ -45,7 +45,7 @@ _Value = TypeVar("_Value")
 
 
 class NameRow(msgspec.Struct, frozen=True, kw_only=True):
-    """HTA's classification of the device rows with one name and category."""
+    """HTA's classification of device rows with the same name and category."""
 
     name: str
     category: str
@@ -55,7 +55,7 @@ class NameRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
-    """Number of device rows in the file and in HTA, the resolution of its times, and the names."""
+    """Number of device rows in the file and in HTA, the resolution of HTA times, and the names."""
 
     device: int
     kept: int
@@ -79,7 +79,7 @@ class Temporal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kinds(msgspec.Struct, frozen=True, kw_only=True):
-    """Total time, without overlap, of rows that HTA classifies as communication and as memory."""
+    """Total time, without overlap, of rows classified by HTA as communication and as memory."""
 
     communication_ns: int
     memory_ns: int
@@ -118,13 +118,13 @@ class _AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HtaAnswers:
-    """Answers of one child; ``error`` returns the reason for a missing one."""
+    """Answers of one child; ``error`` returns the reason for a missing answer."""
 
     def __init__(self, lines: Mapping[str, _AnswerLine], failure: str) -> None:
         self._lines, self._failure = lines, failure
 
     def get(self, what: str, kind: type[_Value]) -> _Value | None:
-        """Return the answer to one question; None if it is missing or invalid."""
+        """Return the answer to one question; None if missing or invalid."""
         line = self._lines.get(what)
         if line is None or line.error:
             return None
@@ -146,14 +146,14 @@ class HtaAnswers:
 
     @property
     def version(self) -> str | None:
-        """HTA's version; None if it could not be loaded."""
+        """HTA's version; None if HTA could not be loaded."""
         return self.get("version", str)
 
 
 def ask_all(
     files: Mapping[int, Path], questions: Sequence[str], wall_s: float | None = None, program: str = PROGRAM
 ) -> dict[int, HtaAnswers]:
-    """Return HTA's answers about the trace of each rank; failures of a child are part of its answers.
+    """Return HTA's answers about each rank's trace; child failures are part of the answers.
 
     ``wall_s``: time limit per child, by default from the file's size. ``program``: the child's code.
     """
@@ -187,13 +187,13 @@ def ask_all(
 def _start_child(
     trace: Path, suffix: str, job: dict[str, Any], limits: Limits, program: str
 ) -> Iterator[tuple[Sandbox, Path]]:
-    """Yield a child that answers one job, and its folder; there the trace has this suffix."""
+    """Yield a child for one job, and its folder, where the trace has this suffix."""
     with tempfile.TemporaryDirectory(prefix="zprof-hta-") as name:
         folder = Path(name)
         link = folder / f"trace{suffix}"
         link.symlink_to(trace.absolute())
         arguments = [json.dumps({**job, "path": str(link)})]
-        # Without HTA's rounding, threads and plots, and without the user's home folder.
+        # Disable HTA's rounding, threads and plots, and hide the user's home folder.
         home = {"HOME": str(folder), "MPLCONFIGDIR": str(folder), "MPLBACKEND": "Agg"}
         environment = {"HTA_DISABLE_NS_ROUNDING": "1", "NUMEXPR_NUM_THREADS": "1", **home}
         with Sandbox(program, arguments, limits, folder=folder, environment=environment) as child:
@@ -201,7 +201,7 @@ def _start_child(
 
 
 def choose_limits(file_bytes: int, wall_s: float | None = None, children: int = 1) -> Limits:
-    """Return the limits for a file of this size; ``wall_s`` is the user's limit, if any.
+    """Return the limits for a file of this size; ``wall_s``: the user's limit, if any.
 
     The machine's memory is divided among ``children`` concurrent processes.
     """
@@ -232,7 +232,7 @@ def format_source_name(answers: Iterable[HtaAnswers]) -> str:
 
 
 def _find_source(path: Path) -> tuple[str, int] | str:
-    """Return the suffix that HTA expects of a file and its size in bytes, or why HTA cannot read it."""
+    """Return the suffix that HTA expects for a file and the size in bytes, or why HTA cannot read it."""
     try:
         state = path.stat()
         if not stat.S_ISREG(state.st_mode):
@@ -260,7 +260,7 @@ ANSWER_TYPES: Mapping[str, Any] = {
 
 
 def read_answers(lines: Sequence[bytes], failure: str = "") -> HtaAnswers:
-    """Parse the lines of a child; ``failure`` tells how it failed, empty for a normal exit."""
+    """Parse the lines of a child; ``failure``: how it failed, empty for a normal exit."""
     answers: dict[str, _AnswerLine] = {}
     for line in lines:
         try:

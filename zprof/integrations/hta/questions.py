@@ -40,7 +40,7 @@ class LoadedTrace:
         return frame[frame["stream"].ne(-1)]
 
     def names(self) -> Mapping[int, str]:
-        """Return the texts by HTA's symbol number."""
+        """Return the strings by HTA symbol number."""
         return {number: text for text, number in self.trace.symbol_table.get_sym_id_map().items()}
 
 
@@ -77,7 +77,7 @@ def rows(loaded: LoadedTrace) -> dict[str, Any]:
         }
         for name, category, count, total in found.itertuples(index=False)
     ]
-    # The resolution of HTA's times, which are doubles of absolute time if fractional.
+    # Resolution of HTA times, which are doubles of absolute time if fractional.
     return {
         "device": loaded.device_rows,
         "kept": len(device),
@@ -98,7 +98,7 @@ def overlap(loaded: LoadedTrace) -> dict[str, Any]:
 
 
 def temporal(loaded: LoadedTrace) -> dict[str, Any]:
-    """Return the span of the device's work, split into idle, compute and the rest."""
+    """Return the span of device work, split into idle, compute and the rest."""
     row = BreakdownAnalysis.get_temporal_breakdown(loaded.trace, visualize=False).iloc[0]
     return {
         "span_ns": _to_ns(row["kernel_time(us)"]),
@@ -109,7 +109,7 @@ def temporal(loaded: LoadedTrace) -> dict[str, Any]:
 
 
 def kinds(loaded: LoadedTrace) -> dict[str, Any]:
-    """Return communication and memory times by HTA's classification, without its rounding to microseconds."""
+    """Return communication and memory times by HTA's classification, without rounding to microseconds."""
     device, names = loaded.device.copy(), loaded.names()
     device["kind"] = [get_kernel_type(names[number]) for number in device["name"]]
     return {
@@ -119,7 +119,7 @@ def kinds(loaded: LoadedTrace) -> dict[str, Any]:
 
 
 def work(loaded: LoadedTrace) -> dict[str, Any]:
-    """Return the figures from rows of device work only, without event waits and similar rows."""
+    """Return the figures from device work rows only, without event waits and similar rows."""
     frame, names = loaded.trace.traces[loaded.rank], loaded.names()
     numbers = [number for number, text in names.items() if text in WORK]
     filtered = copy.copy(loaded.trace)
@@ -146,7 +146,9 @@ def idle(loaded: LoadedTrace) -> list[dict[str, Any]]:
 
 
 def critical(loaded: LoadedTrace) -> dict[str, Any]:
-    """Return the critical path through all steps except the first, which lacks events, or the trace."""
+    """Return the critical path through the trace, or through all its steps except the first, which lacks
+    events.
+    """
     texts = loaded.names().values()
     steps = len({text for text in texts if _STEP in text})
     first = min(1, max(0, steps - 1))

@@ -4,7 +4,7 @@ Both measure the same window: the entire trace, one rank at a time. Times must a
 device rows, and at least 1 µs: HTA stores fractional times as doubles in microseconds, whose resolution is
 about 1 ns today, but 250 ns in traces without a base time. The rounding of n edges then adds up to a few
 times sqrt(n) times the resolution, so 2 sqrt(n) times the resolution is allowed in addition. The overlap must
-agree within 0.01 points, to which HTA rounds it.
+agree within 0.01 points, HTA's rounding.
 """
 
 import math
@@ -76,7 +76,7 @@ def verify_with_hta(
 ) -> Verification:
     """Compare the ranks (default: all) of the trace, or folder of traces, at ``path``.
 
-    ``wall_s`` limits HTA's time per rank. ``print_note`` is called with the notes of the import.
+    ``wall_s`` limits HTA's time per rank. ``print_note`` receives the notes of the import.
 
     Raises:
         BadInput: the path is not a trace, or lacks a requested rank.
@@ -127,7 +127,7 @@ def _choose_ranks(files: Mapping[int, Path], ranks: frozenset[int] | None) -> di
     return {rank: path for rank, path in files.items() if ranks is None or rank in ranks}
 
 
-#: HTA's figures, None if unavailable.
+#: HTA's figures; None if unavailable.
 _HtaFigures = tuple[HtaOverlap | None, Temporal | None, Kinds | None]
 
 
@@ -233,7 +233,7 @@ def explain_differences(rows: Rows, *, equal_without_other: bool) -> Iterator[st
         )
     other = [row for row in rows.names if row.category not in WORK]
     if other:
-        # Describe rows on a stream during which the device did no work, such as event waits.
+        # Describe stream rows without device work, such as event waits.
         kinds = sorted({row.kind.lower() for row in other})
         categories = sorted({row.category for row in other})
         count, total_ns = sum(row.count for row in other), sum(row.total_ns for row in other)
@@ -253,7 +253,7 @@ def explain_differences(rows: Rows, *, equal_without_other: bool) -> Iterator[st
 
 
 def _classify(row: NameRow) -> str:
-    """Return zprof's classification with HTA's names."""
+    """Return zprof's classification in HTA's names."""
     if row.category in COPIES:
         return "MEMORY"
     return "COMMUNICATION" if is_collective_kernel(row.name) else "COMPUTATION"
@@ -264,7 +264,7 @@ def _count_rows(count: int) -> str:
 
 
 def add_second_opinion(report: Report, run: Path, wall_s: float | None = None) -> Report:
-    """Add HTA's results for the traces from which ``run`` was imported to the report, or gaps."""
+    """Add HTA's results (or gaps) for the traces that ``run`` was imported from to the report."""
     files = read_origin(run) if report.run.source == "trace" else None
     if files is None:
         return replace(report, gaps=(*report.gaps, make_gap("hta_without_trace")))
@@ -276,7 +276,7 @@ def add_second_opinion(report: Report, run: Path, wall_s: float | None = None) -
 def ask_second_opinion(
     files: Mapping[int, Path], wall_s: float | None = None
 ) -> tuple[SecondOpinion | None, list[Gap]]:
-    """Return HTA's results for each rank, None if there are none, and gaps for failures."""
+    """Return HTA's results by rank (None without results), and gaps for failures."""
     answers = ask_all(files, _QUESTIONS, wall_s)
     results = [_make_rank_opinion(rank, answers[rank]) for rank in sorted(answers)]
     opinions = [opinion for opinion, _ in results if opinion is not None]

@@ -1,9 +1,9 @@
-"""Format Chrome JSON trace events: rows of slices on lanes, flows, and names of rows.
+"""Format Chrome JSON trace events: rows of slices on lanes, flows, and row names.
 
-Texts come from untrusted files: they are escaped, truncated, and written as ASCII JSON. Times are nanoseconds
-since the start of the trace, written as microseconds with exactly three decimals.
+Strings come from untrusted files: they are escaped, truncated, and written as ASCII JSON. Times are
+nanoseconds since the start of the trace, written as microseconds with exactly three decimals.
 
-Slices are assigned to lanes so that two slices of a lane are nested or disjoint, as viewers require.
+Lanes keep slices nested or disjoint, as viewers require.
 """
 
 import json
@@ -23,7 +23,7 @@ NO_LANE = -1
 class ChromeTraceRow(Struct, frozen=True, kw_only=True):
     """Slices of one row in the viewer, in any order, in ns on the common clock since the start of the trace.
 
-    ``name``, ``category`` and ``args`` return JSON for the index of a slice.
+    ``name``, ``category`` and ``args`` return JSON for a slice index.
     """
 
     title: str
@@ -35,7 +35,7 @@ class ChromeTraceRow(Struct, frozen=True, kw_only=True):
 
 
 class ProcessRows:
-    """Numbers the rows of one rank in order of output, and counts the slices that did not fit."""
+    """Numbers the rows of one rank in output order, and counts slices that did not fit."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -78,7 +78,7 @@ class ProcessRows:
 def make_spans_row(
     title: str, spans: Int64s, labels: Sequence[tuple[str, str]], category: str
 ) -> ChromeTraceRow:
-    """Return a row of a few slices; ``labels`` are the name and arguments of each slice, as JSON."""
+    """Return a row of a few slices; ``labels``: name and arguments of each slice, as JSON."""
     spans = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
     return ChromeTraceRow(
         title=title,
@@ -96,7 +96,7 @@ def sort_slices(start_ns: Int64s, end_ns: Int64s) -> Int64s:
 
 
 def assign_lanes(start_ns: Int64s, end_ns: Int64s) -> Int64s:
-    """Return the lowest free lane of each slice; slices must be in the order of :func:`sort_slices`."""
+    """Return the lowest free lane for each slice; slices must be in the order of :func:`sort_slices`."""
     open_ends: list[list[int]] = []
     lanes = np.full(len(start_ns), NO_LANE, dtype=np.int64)
     for index, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):

@@ -47,7 +47,7 @@ def export_trace(run: Run, choice: ExportChoice, out: BinaryIO, measured: Measur
         run: The run.
         choice: The ranks, steps and rows to export.
         out: The file to write to.
-        measured: Times of this run, if already computed; only its steps can be chosen.
+        measured: Times of this run, if already computed; only steps in them can be chosen.
 
     Raises:
         BadInput, MissingData: the choice includes ranks or steps that were not timed.
@@ -73,7 +73,7 @@ class _Writer:
 
     def write(self, *, python: bool) -> Exported:
         slices = 0
-        # The text before the events; the base time makes times absolute, as in torch's own traces.
+        # Text before the events; the base time makes times absolute, as in torch's own traces.
         alignment = self._analysis.time.alignment
         metadata = {
             "producer": f"zprof {__version__}",
@@ -128,12 +128,12 @@ class _Writer:
             yield f"{self._arrows.omitted} arrows between ranks omitted"
 
 
-#: Process and thread of a collective's slice, by the number of its row in the table.
+#: Process and thread of a collective's slice, by table row number.
 SliceThreads = Mapping[int, tuple[int, int]]
 
 
 class Arrows:
-    """The first ``MAX_ARROWS`` arrows of a trace; ``omitted`` counts the others."""
+    """The first ``MAX_ARROWS`` arrows of a trace; ``omitted``: the number of others."""
 
     def __init__(self, collectives: Columns, slice_threads: SliceThreads, base_ns: int) -> None:
         self._collectives, self._slice_threads, self._base_ns = collectives, slice_threads, base_ns

@@ -30,7 +30,7 @@ _PYTHON = "python_function"
 
 
 class ExportChoice(Struct, frozen=True, kw_only=True):
-    """Part of a run to export; None means all. ``python``: include Python stack frames."""
+    """Part of a run to export; None: all. ``python``: include Python stack frames."""
 
     ranks: frozenset[int] | None = None
     steps: frozenset[int] | None = None
@@ -73,7 +73,7 @@ def choose_windows(tracks: Sequence[RankTracks], choice: ExportChoice) -> list[R
 
 
 def _make_rank_window(tracks: RankTracks, steps: frozenset[int] | None) -> RankWindow | None:
-    """Return the window of a rank; None if it has none of the steps."""
+    """Return the window of a rank; None if it has none of the chosen steps."""
     if steps is None:
         kept = tracks.steps
     else:
@@ -92,13 +92,13 @@ def _make_rank_window(tracks: RankTracks, steps: frozenset[int] | None) -> RankW
 
 
 def _list_numbers(numbers: set[int] | frozenset[int]) -> str:
-    """Format numbers as ``0, 1, 2``, at most the first 8 and the last one."""
+    """Format numbers as ``0, 1, 2``: at most the first 8 and the last."""
     ordered = sorted(numbers)
     return ", ".join(map(str, ordered[:8])) + (f", ... {ordered[-1]}" if len(ordered) > 8 else "")
 
 
 def make_measured_rows(window: RankWindow, collectives: Columns, base_ns: int) -> Iterator[ChromeTraceRow]:
-    """Yield the rows of steps and exposed times; :func:`make_collectives_row` makes that of collectives."""
+    """Yield the rows of steps and exposed times; :func:`make_collectives_row` makes the collectives row."""
     steps = window.steps
     labels = [
         (encode_text(f"step {number}"), encode_arguments({"step": int(number)})) for number in steps.number
@@ -109,14 +109,14 @@ def make_measured_rows(window: RankWindow, collectives: Columns, base_ns: int) -
 
 
 def make_collectives_row(collectives: Columns, base_ns: int) -> ChromeTraceRow:
-    """Return the row of all collectives of the rank, with their wait and transfer times as arguments."""
+    """Return the row of all the rank's collectives, with wait and transfer times as arguments."""
     spans = intervals(collectives.ints("start_ns"), collectives.ints("end_ns")) - base_ns
     labels = [(encode_text(row["kind"]), _encode_collective(row)) for row in collectives.list_rows()]
     return make_spans_row("collectives", spans, labels, _CATEGORY)
 
 
 def select_collectives(collectives: Columns, window: RankWindow) -> Columns:
-    """Return the collectives of the window's rank that its chosen steps launched."""
+    """Return the collectives launched by the window's rank in the chosen steps."""
     is_own = collectives.ints("rank") == window.tracks.rank
     return collectives.at(is_own & np.isin(collectives.ints("step"), window.steps.number))
 
@@ -124,7 +124,7 @@ def select_collectives(collectives: Columns, window: RankWindow) -> Columns:
 def _make_exposed_row(
     title: str, spans: Intervals, window: RankWindow, collectives: Columns, base_ns: int
 ) -> ChromeTraceRow:
-    """Return a row split at each step, so that a step's slices sum to its value in the report."""
+    """Return a row split at each step, so the slices of a step sum to its value in the report."""
     parts, labels = [np.empty((0, 2), dtype=np.int64)], []
     steps = window.steps
     for number, begin, end in zip(steps.number, steps.begin_ns, steps.end_ns, strict=True):
@@ -138,7 +138,7 @@ def _make_exposed_row(
 
 
 def _find_running_kinds(spans: Intervals, collectives: Columns) -> list[str]:
-    """Return the kind of collective running at the start of each span; if several, the first to start."""
+    """Return the kind of collective running at the start of each span; of several, the first to start."""
     ordered = collectives.at(np.argsort(collectives.ints("start_ns")))
     start, end, kinds = ordered.ints("start_ns"), ordered.ints("end_ns"), ordered.texts("kind")
     latest_end = np.maximum.accumulate(end) if len(end) else end
@@ -214,5 +214,5 @@ class _Events:
 
 
 def _encode_words(texts: Texts) -> Texts:
-    """Return the texts as JSON; each distinct one is converted once."""
+    """Return the strings as JSON, converting each distinct string once."""
     return Texts([encode_text(word) for word in texts.words], texts.codes)

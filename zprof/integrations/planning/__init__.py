@@ -4,7 +4,9 @@ from zprof.model.job import Job
 
 
 def count_model(spec: str, job: Job) -> Job:
-    """Return the job with what :func:`tasks.count_model` counts; the bridge is imported only by a call."""
+    """Return the job with the counts of :func:`tasks.count_model`; the bridge is imported on the first
+    call.
+    """
     from zprof.integrations.planning import tasks
 
     return tasks.count_model(spec, job)

@@ -1,8 +1,8 @@
-"""Run a task that imports torch or a user's code in a child process with limits: both ends of it.
+"""Run a task that imports torch or user code in a child process with limits: parent and child side.
 
 The caller's process stays free of the task's process groups, patches and modules. The child reads the task,
 writes answers as JSON lines, and prints to stderr only, because its output is not data. The user's folder is
-added to its search path after zprof and torch are loaded, so that its modules cannot shadow them.
+added to the search path after zprof and torch are loaded, so user modules cannot shadow them.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ WriteAnswer = Callable[[Mapping[str, Any]], None]
 
 
 def run_task(task: Mapping[str, Any], limits: Limits) -> tuple[Sequence[Mapping[str, Any]], str]:
-    """Run a task in a child process; return its answers, and how it failed: empty for a normal exit.
+    """Run a task in a child process; return its answers and its failure (empty for a normal exit).
 
     A truncated answer is ignored.
 
     Raises:
         BadInput: the child refuses the task.
-        MemoryError: the address-space limit, which the child inherits, is too low to import torch.
+        MemoryError: the inherited address-space limit is too low to import torch.
     """
     check_address_space("torch")
     with tempfile.TemporaryDirectory(prefix="zprof-plan-") as scratch:

@@ -2,13 +2,13 @@
 
 Units follow the reference engine's default split, which matches common FSDP2 wrapping: each child of an
 ``nn.ModuleList``, and the root with the rest. Tied parameters belong to the root and count once. Elements are
-counted on the meta device. Bytes are measured on fake tensors if the model's forward takes tokens, an int64
-[samples, sequence].
+counted on the meta device. Bytes are measured on fake tensors if the model's forward method takes tokens
+(int64 [samples, sequence]).
 
-A saved tensor is attributed to the unit that saves it first, so that the units sum to the model's total: the
-input of a block is saved by that block, not by the unit that produced it. Work bytes are the maximum of the
-other live bytes, without parameters and gradients, while the unit's forward or backward runs. A nested unit
-and its parameters are not part of the enclosing unit.
+A saved tensor is attributed to the first unit that saves it, so the units sum to the model's total: a block's
+input is saved by the block, not by the unit that produced it. Work bytes are the maximum of other live bytes,
+without parameters and gradients, during the unit's forward or backward pass. A nested unit and its parameters
+are not part of the enclosing unit.
 """
 
 import sys
@@ -45,7 +45,7 @@ def count_units(task: dict[str, Any], write_answer: WriteAnswer) -> None:
     """Write an answer with all parameters, the frozen parameters, and the units.
 
     Raises:
-        BadInput: the user's code fails, or its model has no parameters.
+        BadInput: the user's code fails, or the model has no parameters.
     """
     job = msgspec.convert(task["job"], Job)
     build = find_builder(task["model"])
@@ -116,7 +116,7 @@ def _report_unknown(units: tuple[ModelUnit, ...], spec: str, reason: str) -> tup
 
 
 def _attention_flop(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **named: Any) -> int:
-    """Count flop without the causal mask, as torch does for all its attention kernels."""
+    """Count flop without the causal mask, like torch for all attention kernels."""
     flop: int = sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]
     return flop
 
@@ -126,7 +126,7 @@ _EXTRA_FLOP_COUNTS = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 class _UnitRecord(Struct):
-    """Measurements of one unit; ``forward`` and ``backward`` are the time spans in which each ran."""
+    """Measurements of one unit; ``forward`` and ``backward``: time spans of the passes."""
 
     saved: list[StorageLifetime] = field(default_factory=list)
     checkpoint_bytes: int = 0
@@ -188,7 +188,7 @@ def _claim_parameters(model: nn.Module, ledger: StorageLedger, on_gradient: Call
 
 
 class _UnitCounter:
-    """Tracks which unit is running and records its bytes, flop and gradients."""
+    """Tracks the running unit and records its bytes, flop and gradients."""
 
     def __init__(self, model: nn.Module, ledger: StorageLedger, flops: FlopCounterMode) -> None:
         self._ledger = ledger
@@ -205,7 +205,7 @@ class _UnitCounter:
 
     @contextmanager
     def install_hooks(self) -> Iterator[None]:
-        """Track the units' forwards and backwards inside the context."""
+        """Track the units' forward and backward passes inside the context."""
         handles = []
         for name, module in self._modules.items():
             handles.append(module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True))
@@ -217,19 +217,19 @@ class _UnitCounter:
                 handle.remove()
 
     def end_forward(self) -> None:
-        """End the forward of the running unit."""
+        """End the forward pass of the running unit."""
         record, flop = self.records[self._running[-1]], self._flops.get_total_flops()
         record.forward.append((self._start_time, self._ledger.time))
         record.forward_flop += flop - self._start_flop
         self._start_time, self._start_flop = self._ledger.time, flop
 
     def end_backward(self) -> None:
-        """End the backward of the running unit."""
+        """End the backward pass of the running unit."""
         self.records[self._running[-1]].backward.append((self._start_time, self._ledger.time))
         self._start_time = self._ledger.time
 
     def count_early_gradient(self, elements: int) -> None:
-        """Count a gradient of the root if no other unit's backward has started."""
+        """Count a root gradient if no other unit's backward pass has started."""
         if not self._inner_started:
             self.records[ROOT].early_gradient_elements += elements
 

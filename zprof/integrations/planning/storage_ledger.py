@@ -1,13 +1,13 @@
 """Track storage lifetimes of fake tensors: bytes, start, end and tenant.
 
-Time is an event counter. A backdated claim applies from allocation, others from when they are made. The
+Time is an event counter. A backdated claim applies from allocation, other claims from their creation. The
 claim with the highest precedence wins (``zprof.model.tenants.PRECEDENCE``); unclaimed bytes are temporary
 buffers.
 
-``tap_storages`` fills the ledger while a module runs, from results of operators, inputs and outputs of
+While a module runs, ``tap_storages`` fills the ledger from operator results, inputs and outputs of
 collectives, and tensors saved by autograd. It runs on top of FakeTensorMode. ``UntypedStorage.resize_`` is
-wrapped to detect storages that are resized in place. Pack hooks of the program are wrapped too, because
-autograd keeps their return value (activation checkpointing saves a unit's input that way).
+wrapped to detect storages resized in place. The program's pack hooks are wrapped too, because autograd keeps
+their return values (activation checkpointing saves a unit's input that way).
 """
 
 import bisect
@@ -66,7 +66,7 @@ class StorageLedger:
         self.time = 0
         self.live_bytes = 0
         self.location = ""
-        #: Called once per storage that autograd saves for the backward.
+        #: Called once per storage that autograd saves for the backward pass.
         self.on_saved: Callable[[StorageLifetime], None] | None = None
         self.lifetimes: list[StorageLifetime] = []
         self._known: dict[int, _StorageReference] = {}
@@ -75,7 +75,7 @@ class StorageLedger:
         self._peak = StoragePeak(bytes=0, time=0, location="")
 
     def reset_peak(self) -> None:
-        """Restart the peak from the bytes that are live now, and drop freed storages."""
+        """Restart the peak at the current live bytes, and drop freed storages."""
         self.time += 1
         self._peak_start = self.time
         self.lifetimes = [life for life in self.lifetimes if life.freed_at == _NEVER]
@@ -107,7 +107,7 @@ class StorageLedger:
         return entry.life
 
     def claim(self, tensor: torch.Tensor, tenant: Tenant, *, backdated: bool = True) -> None:
-        """Assign the tensor's storage to a tenant, from its allocation or from now on."""
+        """Assign the tensor's storage to a tenant, starting at its allocation or now."""
         life = self.record_tensor(tensor)
         if tenant in life.claims:
             return
@@ -121,7 +121,7 @@ class StorageLedger:
         self._gathered.add(tensor.untyped_storage()._cdata)
 
     def claim_activations_since(self, time: int) -> None:
-        """Claim as activations all live, unclaimed storages allocated after ``time``."""
+        """Claim all live, unclaimed storages allocated after ``time`` as activations."""
         for life in reversed(self.lifetimes):
             if life.allocated_at <= time:
                 return
@@ -192,7 +192,7 @@ def find_tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 class _OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the outputs of every operator and the operands of collectives."""
+    """Records operator outputs and collective operands."""
 
     def __init__(self, ledger: StorageLedger) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -248,7 +248,7 @@ def _make_push_hook(ledger: StorageLedger, push: Callable[..., None]) -> Callabl
     def push_wrapped(pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
         def pack_and_claim(tensor: Any) -> Any:
             packed = pack(tensor)
-            # A recomputation's saved tensors are freed as soon as they are used.
+            # Tensors saved by a recomputation are freed once used.
             if current_graph_task_id() == -1:
                 for saved in _find_saved_tensors(packed, _MAX_DEPTH):
                     ledger.claim(saved, Tenant.ACTIVATIONS)

@@ -1,8 +1,8 @@
 """Count a user's model (``zprof plan --model``), and verify a plan on one rank (``--verify``).
 
-The rank runs the reference engine with a GPT of the job's shape or the user's own model, in a fake process
-group and on fake tensors, which have shapes but no data. This needs no network, no GPU and very little
-memory. The user's function runs in the current folder, on the meta device.
+The rank runs the reference engine with a GPT of the job's shape or the user's model, in a fake process group
+and on fake tensors (shapes without data). This needs no network, no GPU and very little memory. The user's
+function runs in the current folder, on the meta device.
 """
 
 import time
@@ -30,7 +30,7 @@ _METHOD = (
 def verify_plan(plan: Plan, model: str | None = None, limits: Limits = LIMITS) -> PlanVerification:
     """Run one rank of the planned job at each planned stage, and compare the tenants at the peak.
 
-    ``model``: the ``module:function`` that was planned, if any.
+    ``model``: the planned ``module:function``, if any.
 
     Raises:
         BadInput: the plan lacks the data needed to build a rank, or has no stage that can be verified.
@@ -123,7 +123,7 @@ def _ratio(planned: int | None, verified: int) -> float | None:
 
 
 def _list_unverifiable_gaps(job: Job, model: str | None) -> tuple[Gap, ...]:
-    """List the memory that a fake rank cannot measure."""
+    """List memory that a fake rank cannot measure."""
     gaps = [make_gap("workspaces_not_verified")]
     if model is not None:
         gaps.append(make_gap("loss_not_verified"))
@@ -137,11 +137,11 @@ def _list_unverifiable_gaps(job: Job, model: str | None) -> tuple[Gap, ...]:
 def count_model(spec: str, job: Job, limits: Limits = LIMITS) -> Job:
     """Return the job with the parameters, the units and the name of the model built by ``module:function``.
 
-    Element counts are exact. Bytes and flop of the units require a known batch and a model that takes
-    tokens. ``parameters`` includes frozen parameters; ``frozen_parameters`` counts them separately.
+    Element counts are exact. Bytes and flop of units require a known batch and a model that takes tokens.
+    ``parameters`` includes frozen parameters; ``frozen_parameters`` counts them separately.
 
     Raises:
-        BadInput: the user's code fails, or the function is missing or unsuitable; the message says which.
+        BadInput: the user's code fails, or the function is missing or unsuitable, as the message tells.
         MissingPackage: torch is not installed.
     """
     if job.degrees.mp > 1:

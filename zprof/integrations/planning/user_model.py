@@ -1,4 +1,4 @@
-"""Build a model given as ``module:function``, and format errors of its code on one line."""
+"""Build a model given as ``module:function``, and format errors in its code as one line."""
 
 import importlib
 import inspect
@@ -48,13 +48,13 @@ def find_builder(spec: str) -> Callable[[], nn.Module]:
 
 
 def format_error_line(error: BaseException) -> str:
-    """Format type and message of an error on one line that is safe for a terminal."""
+    """Format the type and message of an error as one line that is safe for terminals."""
     text = next((line for line in str(error).splitlines() if line.strip()), "").strip()
     return clean_text(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def clean_text(text: str) -> str:
-    """Remove terminal control sequences from a foreign text and shorten it."""
+    """Remove terminal control sequences from untrusted text and shorten it."""
     printable = "".join(char if char.isprintable() else " " for char in _TERMINAL_SEQUENCES.sub("", text))
     return printable if len(printable) <= _MAX_LENGTH else printable[: _MAX_LENGTH - 1] + "…"
 
@@ -107,7 +107,7 @@ def _make_code_error(spec: str, action: str, error: BaseException) -> BadInput:
 
 
 def find_differentiable_output(value: Any) -> torch.Tensor:
-    """Return the first tensor of a model's output that requires a gradient.
+    """Return the first tensor in a model's output that requires a gradient.
 
     Raises:
         BadInput: no tensor requires a gradient.

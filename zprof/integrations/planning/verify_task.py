@@ -1,12 +1,12 @@
-"""Run the task ``verify``: two steps of one rank at each stage, and the tenants at the peak of the second.
+"""Run the task ``verify``: two steps of one rank at each stage, and the tenants at the second step's peak.
 
-Parameters are the tensors that persist between steps: unsharded ones, or the shards in stage 3. Tensors that
-stage 3 gathers are communication buffers. Gradients are those that autograd creates for parameters and those
-in a shard's ``.grad``. fp32 master weights are optimizer state.
+Parameters are the tensors that persist between steps: unsharded parameters, or shards in stage 3. Tensors
+that stage 3 gathers are communication buffers. Gradients are the tensors that autograd creates for
+parameters, and a shard's ``.grad``. fp32 master weights are optimizer state.
 
-The rank of the reference engine is built in a fake process group, on fake tensors. The engine itself is
-unchanged. Two things are patched out: its memory checks, because fake tensors have no memory, and the guard
-that changes the class of parameters whose values are absent, because fake tensors need their class.
+The rank of the reference engine is built in a fake process group, on fake tensors. The engine code is
+unchanged. Two parts are patched out: memory checks, because fake tensors have no memory, and the guard that
+changes the class of parameters without values, because fake tensors need their class.
 """
 
 import sys
@@ -46,18 +46,18 @@ from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 from zprof.reference_engine.unit_split import find_default_units, split_into_units
 
-#: More micro-batches have the same peak, because nothing more is kept after the second.
+#: More micro-batches have the same peak, because nothing is added after the second.
 MAX_MICRO_BATCHES = 2
 _DTYPES = {4: torch.float32, 2: torch.bfloat16}
 #: AdamW's two moments, plus fp32 master weights for 2-byte parameters.
 _STATE_BYTES = {4: 8, 2: 12}
-#: Distance between storage addresses, so that no two storages can overlap.
+#: Distance between storage addresses, to prevent overlap.
 _ADDRESS_BITS = 48
 _FP32_BYTES = 4
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Engine settings for one stage of a job; ``sequence`` and ``samples`` are per micro-batch and rank."""
+    """Engine settings for one stage of a job; ``sequence`` and ``samples``: per micro-batch and rank."""
 
     zero: ZeroConfig
     activations: ActivationConfig
@@ -66,7 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class FakeRank(Struct, frozen=True, kw_only=True):
-    """A model wrapped in the engine; ``units`` are the modules of its units by name, without the root."""
+    """A model wrapped in the engine; ``units``: unit modules by name, without the root."""
 
     model: ZeroModel
     optimizer: ZeroOptimizer
@@ -74,16 +74,16 @@ class FakeRank(Struct, frozen=True, kw_only=True):
 
 
 class _InPlaceUpdate:
-    """AdamW that reads the gradient in place and allocates nothing, like a single GPU kernel."""
+    """AdamW that reads the gradient in place without allocating, like a single GPU kernel."""
 
     joins_units = True
 
     def sum_of_squares(self, gradients: object) -> torch.Tensor:
-        """Return one element, like the real update."""
+        """Return one element, like the real operation."""
         return torch.zeros((), dtype=torch.float64)
 
     def adamw(self, shards: object, numbers: object, control: object) -> None:
-        """Do nothing, because only values would change."""
+        """Do nothing: the real update changes only values."""
 
 
 class OwnerClaims:
@@ -118,7 +118,7 @@ class OwnerClaims:
         self._claim((owner.grad for owner in owners if owner.grad is not None), Tenant.GRADIENTS)
 
     def _list_optimized(self) -> list[torch.Tensor]:
-        """List the optimized tensors: fp32 parameters (their claim has precedence), else master weights."""
+        """List the optimized tensors: fp32 parameters (whose claim takes precedence), else master weights."""
         return [tensor for group in self._rank.optimizer.param_groups for tensor in group["params"]]
 
     def _claim(self, tensors: Iterable[torch.Tensor], tenant: Tenant) -> None:
@@ -129,7 +129,7 @@ class OwnerClaims:
         self._ledger.claim(gradient, Tenant.GRADIENTS)
 
 
-#: In the first step the engine learns the order of its units; the second is like all later ones.
+#: In the first step, the engine learns the unit order; later steps are like the second.
 STEPS = 2
 
 
@@ -141,7 +141,7 @@ def measure_step(
 ) -> tuple[StoragePeak, Mapping[Tenant, int]]:
     """Return the peak of the second step, and the bytes by tenant at that moment.
 
-    ``loss`` runs the forward on a new micro-batch.
+    ``loss`` runs the forward pass on a new micro-batch.
     """
     ledger = StorageLedger()
     with tap_storages(ledger):
@@ -195,7 +195,7 @@ def _in_backward() -> bool:
 
 
 class _UnitTracker:
-    """Tracks when a unit runs, and claims the tensors that its recomputation leaves as activations."""
+    """Tracks when a unit runs, and claims tensors left by its recomputation as activations."""
 
     def __init__(self, ledger: StorageLedger, name: str) -> None:
         self._ledger = ledger
@@ -203,12 +203,14 @@ class _UnitTracker:
         self._start_time = 0
 
     def enter(self, module: nn.Module, arguments: Any) -> None:
-        """Record the start of the unit's forward or recomputation."""
+        """Record the start of the unit's forward pass or recomputation."""
         self._start_time = self._ledger.time
         self._ledger.location = f"{'recompute' if _in_backward() else 'forward'} of {self._name}"
 
     def leave(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        """Record the end of the forward or recomputation; the gradient of the output starts the backward."""
+        """Record the end of the forward pass or recomputation; the output gradient starts the backward
+        pass.
+        """
         if _in_backward():
             self._ledger.claim_activations_since(self._start_time)
             self._ledger.location = f"backward of {self._name}"
@@ -226,7 +228,7 @@ Build = Callable[[Settings, RankMesh], FakeRank]
 
 
 def verify_stages(task: dict[str, Any], write_answer: WriteAnswer) -> None:
-    """Write an answer for each stage as soon as it is verified, or its error if it fails."""
+    """Write an answer for each stage as soon as it is verified, or the error if it fails."""
     job = msgspec.convert(task["job"], Job)
     build, vocabulary = _make_builder(job, task["model"])
     for stage in task["stages"]:
@@ -324,7 +326,7 @@ def make_gpt_config(job: Job) -> GPTConfig:
     if not shape.vocabulary:
         raise BadInput("--verify builds the model, so it needs the vocabulary size", hint="add --vocabulary")
     try:
-        # The default number of heads: 64 wide as in GPT-2, or the next width that divides ``hidden``.
+        # Default number of heads: width 64 as in GPT-2, or the next width that divides ``hidden``.
         return GPTConfig(
             layers=shape.layers,
             hidden=shape.hidden,
@@ -373,7 +375,7 @@ def fake_world(*, dp: int, mp: int) -> Iterator[RankMesh]:
 
 @contextmanager
 def use_fake_tensors(element_bytes: ElementBytes) -> Iterator[None]:
-    """Create all tensors as fake CPU tensors inside the context, and make the engine work with them.
+    """Create all tensors as fake CPU tensors inside the context, and adapt the engine to fake tensors.
 
     If the planned optimizer makes no fp32 copy of gradients (like the engine's CUDA kernel), neither does the
     engine.
@@ -381,7 +383,7 @@ def use_fake_tensors(element_bytes: ElementBytes) -> Iterator[None]:
     with ExitStack() as stack:
         if element_bytes.parameter < _FP32_BYTES and not element_bytes.gradient_copy:
             stack.enter_context(mock.patch.object(engine, "choose_update", return_value=_InPlaceUpdate()))
-        # There is no memory to check, and there are no values to guard.
+        # Fake tensors have no memory to check and no values to guard.
         stack.enter_context(mock.patch.object(engine, "check_model", _do_nothing))
         stack.enter_context(mock.patch.object(FlatUnit, "_mark_ungathered", _do_nothing))
         stack.enter_context(mock.patch.object(FakeTensor, "data_ptr", _make_address, create=True))
@@ -396,7 +398,7 @@ def make_gpt_rank(config: GPTConfig, settings: Settings, mesh: RankMesh) -> Fake
 
 
 def make_user_rank(model: nn.Module, settings: Settings, mesh: RankMesh) -> FakeRank:
-    """Return a rank with a user's model; with checkpointing, its units save only their inputs."""
+    """Return a rank with a user's model; with checkpointing, units save only their inputs."""
     if settings.activations.checkpoint:
         for unit in find_default_units(model):
             unit.forward = partial(  # inside the engine's hooks
@@ -406,14 +408,14 @@ def make_user_rank(model: nn.Module, settings: Settings, mesh: RankMesh) -> Fake
 
 
 def _make_rank(model: nn.Module, settings: Settings, mesh: RankMesh) -> FakeRank:
-    """Wrap the model in the engine, with its default split into units."""
+    """Wrap the model in the engine with the default split into units."""
     units = {spec.name: spec.module for spec in split_into_units(model) if spec.module is not model}
     zero_model, optimizer = engine.zero(model, settings.zero, mesh.dp, mp=mesh.mp)
     return FakeRank(model=zero_model, optimizer=optimizer, units=units)
 
 
 def _do_nothing(*_: object) -> None:
-    """Do nothing, in place of a part of the engine."""
+    """Replace a part of the engine by nothing."""
 
 
 def _make_address(tensor: torch.Tensor) -> int:
