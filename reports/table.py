@@ -64,7 +64,7 @@ class Column(Struct, frozen=True, kw_only=True):
     """Header of a column.
 
     ``help``: what the column contains.  ``wide``: omitted in text.  ``lifted``: text prints the value once,
-    above the rows that share it.  ``min_width``: minimum width in text, so that consecutive tables align.
+    above the rows that share it.  ``min_width``: minimum width in text, to align consecutive tables.
     ``from_width``: minimum table width to show the column on a screen. ``takes_rest``: its text is shortened
     first if a screen row is too long. ``short``: shorter title for a screen. ``screen_only``: static outputs
     have its text elsewhere, as notes or below the rows.

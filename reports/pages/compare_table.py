@@ -94,7 +94,7 @@ class CompareOptions(Struct, frozen=True, kw_only=True):
 
 
 def build_compare_table(report: Report, both: SideBySide, judge: Judge, shown: CompareOptions) -> Table:
-    """Build the table of all values of both runs, or only of those that differ.
+    """Build the table of all values of both runs, or only of differing values.
 
     ``report``: the report on B with A as its baseline. ``judge``: compares a row, per token if ``shown`` asks
     for it.

@@ -175,7 +175,8 @@ def describe_spread(memory: Memory, spread: RankSpread) -> str:
         f"rank {spread.largest_rank} holds {format_bytes(spread.difference_bytes)} ({share}) more than rank "
         f"{spread.smallest_rank}, mostly {tenant_name(spread.tenant)}"
     )
-    # Name the ranks far from the median peak, for more than two ranks: nothing if none or all are.
+    # With more than two ranks, name the ranks far from the median peak; nothing if no rank or every rank is
+    # far.
     ranks = memory.per_rank
     middle = median(rank.peak_bytes for rank in ranks)
     above = [rank.rank for rank in ranks if rank.peak_bytes > (1 + _MIN_SPREAD_RATIO) * middle]

@@ -174,7 +174,7 @@ def _format_facts(facts: TrainingFacts) -> list[str]:
 
 
 def describe_states(checks: Sequence[FormulaCheck], max_ranks: int) -> tuple[str, ...]:
-    """Describe the model states of each rank, largest deviation first; one sentence if all ranks agree."""
+    """Describe the model states of each rank, largest deviation first, in one sentence if all ranks agree."""
     # Sum the three states of each rank, omitting ranks without a formula for every state.
     by_rank: dict[int, list[FormulaCheck]] = {}
     for state in checks:

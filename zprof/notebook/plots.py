@@ -38,7 +38,7 @@ _SUFFIX = ".svg"
 STEP_TIME, LATENESS = "step time", "lateness"
 #: Time columns per step; the drawing is about as many pixels wide.
 COLUMNS = 800
-#: Names of the lanes of phases and units that are drawn; shorter ones cannot be seen.
+#: Minimum share of the axis to draw a phase or a unit; shorter boxes would be invisible.
 _MIN_NAMED_SHARE = 1 / COLUMNS
 _MAX_NAME = 60
 _COLOURS = {

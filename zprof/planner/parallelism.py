@@ -11,8 +11,8 @@ Source: arXiv 1910.02054, section 8; arXiv 1909.08053, section 3. Not included: 
 vocabulary, once per step.
 
 A pipeline of p stages and m micro-batches. GPipe runs all micro-batches forward, then all backward, then the
-update. With f and b the forward and backward of one micro-batch on one stage, and x the transfer between two
-stages:
+update. f and b are the forward and backward pass of one micro-batch on one stage, and x is the transfer
+between two stages:
 
     forward   p f + (p-1) x + (m-1) max(f, x)        backward likewise with b
 

@@ -88,7 +88,7 @@ _OVERRIDES = {
     "intra_bandwidth": "intra_bytes_per_s",
     "intra_latency": "intra_latency_ns",
 }
-#: A machine description is a few lines; a larger file is not one.
+#: A machine description has a few lines; a larger file is something else.
 MAX_FILE_BYTES = 64 * 1024
 _MAX_NAME_LENGTH = 100
 #: Bounds of every number in bytes, flop/s and nanoseconds; they keep plan times finite.

@@ -274,7 +274,7 @@ def _device_throughput(job: Job, stack: UnitStack, samples: int, scheme: Scheme)
 
 
 def micro_batch_activation_bytes(job: Job, samples: int) -> int | None:
-    """Return the bytes that the forward pass saves for the backward; None if shape or sequence is unknown."""
+    """Return the bytes saved by the forward pass of a micro-batch; None if shape or sequence is unknown."""
     shape, sequence, mp = job.shape, job.batch.sequence, job.degrees.mp
     if shape is None or sequence is None:
         return None

@@ -7,7 +7,7 @@ for psi_u elements, T tokens per device and micro-batch, and F eta achieved flop
 4.2; backward and recomputation: arXiv 2104.04473, appendix). The root is not recomputed. Frozen weights have
 no weight-gradient product in the backward pass. The optimizer's update is not included.
 
-Equal units are grouped in runs: a model with a hundred thousand layers plans as fast as one with ten.
+Equal units are grouped in runs: a model with a hundred thousand layers plans as fast as a model with ten.
 F is the vendor's peak for 16-bit matrices, or for fp32 without TF32 if a parameter element has 4 bytes.
 
 To find live bytes, a pass is replayed as a list of steps: an operator allocates tensors, then tensors are
@@ -209,10 +209,10 @@ def achieved_flops_per_s(job: Job, hardware: Hardware) -> float | None:
 class UnitMoment(Struct, frozen=True, kw_only=True):
     """Live bytes of a unit, without its weights, at one moment of its forward or backward pass.
 
-    ``saved_bytes``: tensors saved for the backward. ``work_bytes``: temporary buffers. ``held_bytes``, not
-    part of ``work_bytes``: a gradient that autograd keeps because another use of the same parameters follows.
-    ``gradient_elements``: parameter-gradient elements produced so far. ``fresh_elements``: the part that
-    autograd has not handed over yet.
+    ``saved_bytes``: tensors saved for the backward pass. ``work_bytes``: temporary buffers. ``held_bytes``,
+    not part of ``work_bytes``: a gradient that autograd keeps because another use of the same parameters
+    follows. ``gradient_elements``: parameter-gradient elements produced so far. ``fresh_elements``: the part
+    that autograd has not handed over yet.
     """
 
     operator: str
@@ -255,8 +255,8 @@ def replay_operators(
 ) -> tuple[UnitMoment, ...]:
     """Return the moment after each step, and a final moment after the last tensors are freed.
 
-    ``saved``: names that the forward pass saves for the backward. ``live``: live bytes before the first step,
-    by name. ``made``: gradient elements already produced by then.
+    ``saved``: names saved by the forward pass for the backward pass. ``live``: live bytes before the first
+    step, by name. ``made``: gradient elements already produced by then.
     """
     live_bytes = dict(live)
     moments: list[UnitMoment] = []

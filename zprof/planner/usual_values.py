@@ -150,7 +150,7 @@ def _is_possible(job: Job) -> bool:
 
 
 def infer_shape(parameters: int, degrees: Degrees) -> Shape | None:
-    """Return a typical shape of that size that the degrees divide; None if there is none."""
+    """Return a typical shape of that size that the degrees divide, or None."""
     if not _WIDTHS[0][0] / _MAX_RATIO <= parameters <= _WIDTHS[-1][0] * _MAX_RATIO:
         return None
     nearest_first = sorted(_WIDTHS, key=lambda entry: abs(math.log(entry[0] / parameters)))

@@ -353,7 +353,7 @@ def describe_failure(codes: Mapping[int, int], count: int, folder: Path) -> str:
 
 
 def describe_timeout(running: Sequence[int], count: int, folder: Path, plan: RankPlan) -> str:
-    """Describe the ranks that did not finish in time, with their positions in the code."""
+    """Describe the ranks that did not finish in time, and their positions in the code."""
     label = ("rank " if len(running) == 1 else "ranks ") + ", ".join(str(rank) for rank in running)
     line = f"{label} of {count} did not finish within {plan.timeout_s:g} s (timeout_s)"
     positions = [(rank, _read_position(stack_path(folder, rank), plan.file)) for rank in running]

@@ -34,7 +34,7 @@ class Superseded(Exception):
 class Loading:
     """One measurement in a background thread, which posts messages until stopped.
 
-    The thread is a plain daemon thread, not in an executor, so that exiting the app does not wait for it.
+    A plain daemon thread instead of an executor, because exiting the app must not wait for it.
     """
 
     class Progressed(Message):
@@ -138,7 +138,7 @@ Answer = Outlook | ZprofError
 class Predicting:
     """One prediction in a background thread.
 
-    The thread is a plain daemon thread, not in an executor, so that exiting the app does not wait for it.
+    A plain daemon thread instead of an executor, because exiting the app must not wait for it.
     """
 
     class Done(Message):

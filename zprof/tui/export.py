@@ -66,7 +66,7 @@ def export_report(loaded: LoadedRun | None, path: Path) -> str:
 def export_perfetto(loaded: LoadedRun | None, selected: Selection, folder: Path) -> str:
     """Write the selected step as a Perfetto trace; return a message for the user.
 
-    All loaded ranks are written, or only the selected one if more than `_MAX_RANKS` are loaded.
+    All loaded ranks are written, or only the selected rank if more than `_MAX_RANKS` are loaded.
 
     Raises:
         BadInput: nothing is loaded, no step is selected, or the file cannot be created.

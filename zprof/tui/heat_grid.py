@@ -32,7 +32,7 @@ class HeatGrid(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     ``values``: shape (ranks, steps), NaN if unknown. ``places``: indices into the report's list, -1 if
     unknown. ``leaf``: path of the number, with ``EVERY`` for the index. A step of None stands for the entire
-    run. ``floor``: smallest significant difference. ``bounds``: ranks with bounds for values.
+    run. ``floor``: smallest significant difference. ``bounds``: ranks with bounds instead of values.
     """
 
     title: str

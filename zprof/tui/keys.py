@@ -292,7 +292,7 @@ KEYS: tuple[Key, ...] = (
 def bindings(where: Where) -> list[Binding]:
     """Return the Textual bindings of a scope.
 
-    Popups cover the app, so their bindings include the global ones.
+    Popups cover the app, so their bindings include global bindings.
     """
     scope_bindings = [_make_binding(key, key.action) for key in KEYS if key.where is where]
     if where is Where.POPUP:

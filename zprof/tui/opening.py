@@ -73,7 +73,7 @@ _HELP = (
     "meaningful; blank: no rank was late, or the reason is unknown.\nIf not all ranks are matched, waits are "
     "lower bounds and transfers upper bounds."
 )
-#: Reasons whose display text differs from their name.
+#: Reasons with a display text that differs from their name.
 _REASONS: Mapping[str, str] = {
     LateReason.PREVIOUS_COLLECTIVE: "previous collective",
     LateReason.MEMCPY: "copies",
@@ -180,7 +180,7 @@ def format_title(number: Value, line: Row, table: Table) -> str:
 
 
 def open_row(app: Shell, line: Row) -> Popup[None] | None:
-    """Return the popup of a row; None if there is none."""
+    """Return the popup of a row, or None if the row opens nothing."""
     loaded = app.loaded
     if loaded is not None and line.opens is Opens.ALLOCATION:
         return TextPopup(*describe_allocation(loaded.report, line.target))

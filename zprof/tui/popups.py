@@ -110,7 +110,7 @@ class PickPopup(Popup[str]):
         self._filter_choices(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Pick the highlighted choice, or the first one."""
+        """Pick the highlighted choice, or else the first."""
         choices = self.query_one(OptionList)
         if choices.option_count:
             self.dismiss(str(choices.get_option_at_index(choices.highlighted or 0).id))

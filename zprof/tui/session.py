@@ -74,7 +74,7 @@ class LoadedRun(Struct, frozen=True, kw_only=True):
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """The selected rank and step; None if the run has none."""
+    """The selected rank and step; each None if the run has none."""
 
     rank: int | None = None
     step: int | None = None

@@ -125,7 +125,7 @@ class Shell(ThemedApp):
         self.refill()
 
     def action_show(self, name: str) -> None:
-        """Do nothing; an app with several screens overrides this to switch to one."""
+        """Do nothing; an app with several screens overrides this to switch screens."""
 
 
 def format_gap(gap: Gap) -> str:

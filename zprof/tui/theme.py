@@ -137,7 +137,7 @@ TENANTS: Mapping[str, Paint] = {
     RESERVED_UNUSED: Paint("·", ".", *_GREY),
     NON_PYTORCH: Paint(":", ":", *_GREY),
 }
-#: Kinds of time: ledger terms and lanes. Exposed time has solid glyphs, hidden time dashed ones.
+#: Kinds of time: ledger terms and lanes. Exposed time has solid glyphs, hidden time dashed glyphs.
 TIMES: Mapping[str, Paint] = {
     "compute_ns": Paint("█", "#", "#56B4E9", "#0072B2"),
     "exposed_transfer_ns": Paint("━", "=", "#E8743B", "#B84A00"),

@@ -54,7 +54,7 @@ from zprof.run.reader import load
 from zprof.version import __version__
 
 _SETTINGS = "HTA_DISABLE_NS_ROUNDING=1, include_last_profiler_step=True"
-#: Questions whose failure is a gap; ``work`` only explains differences.
+#: Questions that become a gap on failure; ``work`` only explains differences.
 _FIGURES = ("rows", "overlap", "temporal", "kinds")
 QUESTIONS = (*_FIGURES, "work")
 OVERLAP_TOLERANCE = 0.01

@@ -361,7 +361,7 @@ def _choose_dtype(element_bytes: ElementBytes) -> torch.dtype:
 
 @contextmanager
 def fake_world(*, dp: int, mp: int) -> Iterator[RankMesh]:
-    """Yield rank 0's mesh in a group whose collectives do nothing; enter it before making fake tensors."""
+    """Yield rank 0's mesh in a group with no-op collectives; enter it before making fake tensors."""
     dist.init_process_group("fake", store=make_fake_store(), rank=0, world_size=dp * mp)
     try:
         mesh = make_mesh(NativeComm, dp=dp, mp=mp)

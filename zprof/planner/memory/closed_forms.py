@@ -1,8 +1,8 @@
 """Compute the memory of a ZeRO stage or of model parallelism by the closed forms of arXiv 1910.02054.
 
-These apply to jobs whose units lack byte counts. A term that depends on unstated facts stays unknown. There
-are two moments: the backward pass (states, activations, buffers, gathered units) and the optimizer (states
-and its copy of the gradients).
+The closed forms apply to jobs with units without byte counts. A term that depends on missing facts stays
+unknown. There are two moments: the backward pass (states, activations, buffers, gathered units) and the
+optimizer (states and its copy of the gradients).
 
 Residual state (sections 3.2 and 6), with L layers, hidden size h, t = b s tokens per micro-batch, e bytes per
 element and psi parameters per rank:
@@ -95,7 +95,9 @@ def make_paper_terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
 
 
 def make_activation_terms(job: Job) -> tuple[Term, ...]:
-    """Return the activations of one micro-batch; one unknown term if the shape or the batch is unknown."""
+    """Return the activations of one micro-batch; a single unknown term if the shape or the batch is
+    unknown.
+    """
     shape, tokens = job.shape, job.batch.tokens
     if shape is None or tokens is None:
         key = "residual.checkpoints" if job.residual.checkpointing else "residual.activations"
@@ -230,17 +232,17 @@ def pick_highest_moment(moments: TermsByMoment) -> tuple[tuple[Term, ...], str]:
 
 
 def sum_known_bytes(terms: Sequence[Term]) -> int:
-    """Sum the terms whose bytes are known."""
+    """Sum the terms with known bytes."""
     return sum(term.bytes for term in terms if term.bytes is not None)
 
 
 def make_unknown_term(tenant: Tenant, sub: str, assumption: str) -> Term:
-    """Return a term whose bytes are unknown."""
+    """Return a term with unknown bytes."""
     return Term(tenant=tenant, sub=sub, bytes=None, assumption=assumption)
 
 
 def find_memory_gaps(job: Job, terms: tuple[Term, ...]) -> tuple[Gap, ...]:
-    """Return one gap per tenant that has an unknown term."""
+    """Return one gap per tenant with an unknown term."""
     if job.shape is None and not job.units:
         key = "plan_without_shape"
     elif job.batch.tokens is None:

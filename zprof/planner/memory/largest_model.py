@@ -67,7 +67,7 @@ def _largest_by_states(job: Job, scheme: Scheme, budget: int) -> int:
 
 
 def _largest_by_layers(job: Job, scheme: Scheme, budget: int) -> int:
-    """Search in multiples of the pipeline stages, so that every stage has the same number of layers."""
+    """Search in multiples of the pipeline stages: every stage has the same number of layers."""
     stages = job.degrees.pp
 
     @cache

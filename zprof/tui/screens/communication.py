@@ -1,4 +1,4 @@
-"""The communication screen: collectives, the split of the focused one, and their breakdowns.
+"""The communication screen: collectives, the split of the focused collective, and breakdowns.
 
 The breakdowns are message sizes, units, fitted links and checks.
 """
@@ -44,7 +44,7 @@ _PARTS: Mapping[str, Callable[[Report], Table]] = {
 
 
 class CommunicationScreen(PageScreen):
-    """Collectives, the split of the focused one, sizes, units, fits, checks."""
+    """Collectives, the split of the focused collective, sizes, units, fits, checks."""
 
     name_of: ClassVar[str] = "communication"
     page_help: ClassVar[str] = (

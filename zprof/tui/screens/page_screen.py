@@ -185,7 +185,7 @@ def format_count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-#: Actions whose keys are only shown in wide terminals.
+#: Actions with keys shown only in wide terminals.
 _WIDE_ONLY = frozenset({"help"})
 
 

@@ -106,7 +106,7 @@ class FactTable(DataTable[object]):
         self.search("")
 
     def action_sort(self) -> None:
-        """Sort by the next column; after the last one, restore the original order."""
+        """Sort by the next column; after the last column, restore the original order."""
         if not self._columns:
             return
         columns = [None, *self._columns]

@@ -114,7 +114,7 @@ class KnobList(Static, can_focus=True):
             self.post_message(self.Opened(knob))
 
     def on_click(self, event: events.Click) -> None:
-        """Move to the clicked knob; clicking the selected one lowers (left half) or raises its value."""
+        """Move to the clicked knob; a click on the selected knob lowers (left half) or raises its value."""
         offset = event.get_content_offset(self)
         if offset is None:
             return

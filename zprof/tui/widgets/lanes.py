@@ -108,7 +108,7 @@ class LaneView(Widget):
         self.post_message(self.Moved())
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return the height of the ruler, all lanes, and the note about hidden ones."""
+        """Return the height of the ruler, all lanes, and the note about hidden lanes."""
         return 1 + max(1, len(self.lanes)) + bool(self.model and self.model.omitted_lanes)
 
     def on_resize(self, event: events.Resize) -> None:
