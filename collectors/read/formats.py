@@ -63,9 +63,11 @@ class Format(Struct, frozen=True, kw_only=True):
     """A format that zprof reads.
 
     Attributes:
-        holds: What its first bytes hold. source: What its files become. reader: ``module:function`` that
-        writes a run of its files. sandbox: Module of the child process that parses it under limits. Empty:
-        zprof's own reader, which executes nothing and takes memory in proportion to the file.
+        holds: What its first bytes hold.
+        source: What its files become.
+        reader: ``module:function`` that writes a run of its files.
+        sandbox: Module of the child process that parses it under limits. Empty: zprof's own reader, which
+            executes nothing and takes memory in proportion to the file.
     """
 
     holds: str

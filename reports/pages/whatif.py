@@ -217,9 +217,12 @@ def build_term_table(
     """Build the step or memory of a change, term by term: measured, modelled, predicted.
 
     Args:
-        found: The cursor to a prediction; None without a prediction. part: ``step`` or ``memory``. words: The
-        changes as text. period: The period of the times: a step, or the window. measured: Figures by term
-        from another part of the report. The table has these terms and their changes.
+        found: The cursor to a prediction; None without a prediction.
+        part: ``step`` or ``memory``.
+        words: The changes as text.
+        period: The period of the times: a step, or the window.
+        measured: Figures by term from another part of the report. The table has these terms and their
+            changes.
         baseline: Baseline figures by term, if the run is compared.
     """
     unit = "ms" if part == "step" else ""

@@ -203,9 +203,11 @@ def split_units(
     """Split each model-wide collective into one per block.
 
     Args:
-        graph: The measured step. read: Returns a rank's messages. latency_ns: Returns the latency of a row of
-        the analysis' collectives. copies: Names of kernels that only copy into and out of communication
-        buffers. again: True if a block is freed after its forward and gathered again for its backward pass.
+        graph: The measured step.
+        read: Returns a rank's messages.
+        latency_ns: Returns the latency of a row of the analysis' collectives.
+        copies: Names of kernels that only copy into and out of communication buffers.
+        again: True if a block is freed after its forward and gathered again for its backward pass.
 
     Returns:
         The changed graph, None if the ranks do not issue the same collectives or no blocks are found.

@@ -71,15 +71,19 @@ class RankGraph(Struct, frozen=True, kw_only=True):
     """One rank's tasks with their costs and dependencies; one entry per task.
 
     Attributes:
-        gap_ns: Host time between the previous call and this one. call_ns: Duration of the call, excluding
-        blocked time. blocks_on: The task whose work the call blocks on, ``NONE`` if none. ``returns_ns``:
-        time from the end of that work to the call's return. stream: The stream of the work, ``NONE`` without
-        work. ``work_ns`` is its duration. waits_on: Tasks of other streams that this work waits for. held:
-        Collectives that started just as a kernel on another stream ended, although they cannot depend on it:
-        the kernel was launched later, or other collectives on the stream were launched before them, too.
-        lag_ns: Delay before the work starts with all inputs ready. collective: The instance of the
-        collective, ``NONE`` for other work. copy_in: For collectives, the task that fills the buffer.
-        ``copy_out``: the task that empties the buffer or finishes its content. ``NONE`` if there is none.
+        gap_ns: Host time between the previous call and this one.
+        call_ns: Duration of the call, excluding blocked time.
+        blocks_on: The task whose work the call blocks on, ``NONE`` if none. ``returns_ns``: time from the end
+            of that work to the call's return.
+        stream: The stream of the work, ``NONE`` without work. ``work_ns`` is its duration.
+        waits_on: Tasks of other streams that this work waits for.
+        held: Collectives that started just as a kernel on another stream ended, although they cannot depend
+            on it: the kernel was launched later, or other collectives on the stream were launched before
+            them, too.
+        lag_ns: Delay before the work starts with all inputs ready.
+        collective: The instance of the collective, ``NONE`` for other work.
+        copy_in: For collectives, the task that fills the buffer. ``copy_out``: the task that empties the
+            buffer or finishes its content. ``NONE`` if there is none.
         first_step: The number of the first replayed step.
         begin_ns: Start of the first replayed step on the device; ``host_begin_ns`` on the host.
         tail_ns: Host time after the last call.

@@ -211,8 +211,9 @@ def read_device_activity(events: pa.Table | EventColumns, collectives: pa.Table)
     """Return the activity of a rank that computes on an accelerator.
 
     Args:
-        events: The rank's ``events`` table. collectives: start_ns, end_ns and stream of the rank's
-        collectives, which identify device collectives among the events.
+        events: The rank's ``events`` table.
+        collectives: start_ns, end_ns and stream of the rank's collectives, which identify device collectives
+            among the events.
     """
     events = decode_events(events)
     view = EventView(events, WORK_CATEGORIES | CALL_CATEGORIES | {_RANGES, _HOST_RANGES, _SYNCHRONISATION})

@@ -220,8 +220,9 @@ def assign_device_roles(view: EventView, collectives: pa.Table) -> DeviceRoles:
     """Return the roles of device work.
 
     Args:
-        view: The events, including ``WORK_CATEGORIES``. collectives: start_ns, end_ns and stream of the
-        rank's collectives, which identify device collectives among the events.
+        view: The events, including ``WORK_CATEGORIES``.
+        collectives: start_ns, end_ns and stream of the rank's collectives, which identify device collectives
+            among the events.
     """
     work = view.match_categories(*WORK_CATEGORIES) & (view.spans[:, 1] > view.spans[:, 0])
     kernels = work & view.match_categories("kernel")

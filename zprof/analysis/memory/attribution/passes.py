@@ -3,11 +3,12 @@
 A pass is a sequence of allocations of one kind. Only their order matters; there are no time constants. An
 allocation's kind comes from its stack, else from the program's annotations, else from its position:
 
-* Code without Python frames is the backward thread, if stacks were recorded and a forward pass precedes it. *
-Python code of no known phase, such as a loss function or a model without modules, belongs to the forward pass
-if a backward pass follows. * Without stacks, the allocation pattern decides. * An optimizer that allocates
-nothing leaves no trace. If gradients die between two backward passes, a step is assumed at the end of the
-first.
+* Code without Python frames is the backward thread, if stacks were recorded and a forward pass precedes it.
+* Python code of no known phase, such as a loss function or a model without modules, belongs to the forward
+  pass if a backward pass follows.
+* Without stacks, the allocation pattern decides.
+* An optimizer that allocates nothing leaves no trace. If gradients die between two backward passes, a step is
+  assumed at the end of the first.
 
 In a history without stacks: a forward pass keeps blocks that its backward pass frees one by one, between its
 own allocations. So these bytes rise during the forward and fall during the backward pass. Blocks freed
