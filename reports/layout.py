@@ -74,9 +74,7 @@ def render_heading(title: str, note: str = "") -> list[str]:
 
 
 def format_fix_line(text: str, *, first: str, rest: str | None = None) -> list[str]:
-    """Return the lines of a fix: wrap text, never code, and move a comment that does not fit above its
-    code.
-    """
+    """Return the lines of a fix: wrap text, never code; move a long comment above its code."""
     if display_width(first) + display_width(text) <= get_page_width():
         return [f"{first}{text}".rstrip()]
     if not is_code(text):

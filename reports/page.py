@@ -37,9 +37,7 @@ class Note(Struct, frozen=True, kw_only=True):
 
 
 class Code(Struct, frozen=True, kw_only=True):
-    """Lines to copy. ``brief`` replaces them in compact outputs: the first lines, and where to find the
-    rest.
-    """
+    """Lines to copy. ``brief``: replacement in compact outputs, the first lines and where the rest is."""
 
     lines: tuple[str, ...]
     title: str = ""
@@ -170,8 +168,7 @@ class Series(Struct, frozen=True, kw_only=True):
 
 
 class AreaChart(Struct, frozen=True, kw_only=True):
-    """Stacked areas over time, bottom first, as a static drawing and as points for reading values and
-    zooming.
+    """Stacked areas over time, bottom first, as a static drawing and as points to read and zoom.
 
     ``steps_ms``: start and name of each step. ``phases_ms``: start, end and name of each phase.
     """
@@ -315,9 +312,7 @@ def make_section(
     detail: bool = False,
     fold_rows: int = 24,
 ) -> tuple[Section, ...]:
-    """Return a section with the non-empty blocks, or no section without any; a table without rows is
-    empty.
-    """
+    """Return a section with the non-empty blocks, if any; a table without rows is empty."""
     known = (block for block in blocks if block is not None)
     present = tuple(block for block in known if not isinstance(block, Table) or block.rows)
     if not present:

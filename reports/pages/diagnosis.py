@@ -86,9 +86,7 @@ def build_diagnosis_page(report: Report) -> Page:
 
 
 def _build_main_sections(report: Report) -> tuple[Section, ...]:
-    """Build the main sections: what a stuck job waits for, where the time goes, or else what holds the
-    memory.
-    """
+    """Build the main sections: what a stuck job waits for, where time goes, or what holds the memory."""
     if is_stuck(report.hang):
         return build_hang_section(report)
     if report.time.per_rank:

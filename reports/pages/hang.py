@@ -211,9 +211,7 @@ def _find_stuck(report: Report) -> Hang | None:
 
 
 def _list_waits(hang: Hang) -> Sequence[WaitingRanks]:
-    """Return who waits for whom; if nobody waits for a rank, the operations that all ranks are in and none
-    leaves.
-    """
+    """Return who waits for whom; if nobody does, the operations that all ranks are in and none leaves."""
     return group_waits(hang) or [
         WaitingRanks(ranks=operation.entered, for_ranks=(), operations=(number,))
         for number, operation in enumerate(hang.operations)
@@ -413,9 +411,7 @@ def _format_operation(operation: StuckOperation, columns: int) -> Iterator[str]:
 
 
 def _format_rank(hang: Hang, rank: int, columns: int) -> Iterator[str]:
-    """Format what a rank does: for the cause, its last operation and stack; for others, whom they wait
-    for.
-    """
+    """Format what a rank does: the last operation and stack of the cause, or whom others wait for."""
     culprit = _find_culprit(hang, rank)
     if rank in hang.ranks_missing:
         left = "has no line in the logs" if hang.logs else "left no dump"

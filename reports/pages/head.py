@@ -167,9 +167,7 @@ def format_warning_cell(report: Report) -> Marked:
 
 
 def build_rest_table(report: Report) -> Table:
-    """Build one row each for a ledger not shown elsewhere, memory, headroom, unclaimed time, untested
-    rules.
-    """
+    """Build a row each for a ledger not shown elsewhere, memory, headroom, unclaimed time, untested rules."""
     lines = [
         *_list_ledger_lines(report),
         *_list_memory_lines(report),

@@ -337,9 +337,7 @@ def format_unclaimed_rank(report: Report) -> str:
 
 
 def _find_unclaimed_step(report: Report) -> Cursor:
-    """Return the cursor to the step of the rank with the displayed unexplained loss, or of the slowest
-    rank.
-    """
+    """Return the cursor to the step of the rank with the shown unexplained loss, or of the slowest rank."""
     ranks = report.time.per_rank
     named = [at for at, rank in enumerate(ranks) if rank.rank == report.unclaimed_rank]
     slowest = max(range(len(ranks)), key=lambda at: ranks[at].wall_ns, default=0)
@@ -347,9 +345,7 @@ def _find_unclaimed_step(report: Report) -> Cursor:
 
 
 def read_terms(place: Cursor, bounds: Bounds) -> tuple[Value, ...]:
-    """Return wall, compute, exposed transfer, wait and copies, idle and unexplained time of an entry, in
-    ms.
-    """
+    """Return wall, compute, exposed transfer, wait and copies, idle and unexplained of an entry, in ms."""
     return tuple(
         replace(read(place[term], in_ms=True), bound=bounds.get(term, Bound.EXACT))
         for term in (_STEP, *LEDGER_NAMES)

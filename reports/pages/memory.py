@@ -1,6 +1,4 @@
-"""Build memory by tenant at each rank's peak, by kind, phase and module, and the additions from a
-snapshot.
-"""
+"""Build memory by tenant at each rank's peak, by kind, phase and module, and from a snapshot's history."""
 
 from collections.abc import Iterator, Sequence
 

@@ -364,9 +364,7 @@ def select_user_frames(stack: Sequence[str], max_frames: int) -> tuple[str, ...]
 
 
 def build_stack_section(report: Report, *, in_text: bool = True) -> tuple[Section, ...]:
-    """Build the allocation tree of the largest rank; empty if unknown. ``in_text``: include it in a
-    terminal.
-    """
+    """Build the allocation tree of the largest rank; empty if unknown. ``in_text``: also in a terminal."""
     rank = largest_rank(report.memory.per_rank)
     trees = [tree for tree in report.memory.stacks if rank and tree.rank == rank.rank and tree.nodes]
     if not trees:

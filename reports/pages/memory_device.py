@@ -75,9 +75,7 @@ _FAILURE_TERMS = (
 
 
 def build_device_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
-    """Build the section on memory outside the allocator: on the device, on the host, and before the first
-    step.
-    """
+    """Build the section on memory outside the allocator: device, host, and before the first step."""
     devices = list(dict.fromkeys((entry.rank, entry.device) for entry in report.memory.devices))
     omission = (f"{_MAX_DEVICES} of {len(devices):,} devices.",) * (len(devices) > _MAX_DEVICES)
     tables = [

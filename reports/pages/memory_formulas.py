@@ -70,9 +70,7 @@ class StateCheck(Struct, frozen=True, kw_only=True):
 
 
 def build_formula_table(report: Report, rank: int | None = None) -> Table | None:
-    """Build the table of model states for one rank or all ranks, largest difference from the formula
-    first.
-    """
+    """Build the table of model states for one rank or all, largest difference from the formula first."""
     checks = [
         (at, check)
         for at, check in enumerate(Cursor(report).memory.formulas)

@@ -27,8 +27,7 @@ def describe_run(run: RunFacts, steps: str) -> str:
 
 
 def describe_settings(run: RunFacts) -> str:
-    """Format the engine options that the program set or that change nothing, with the names of its
-    configuration.
+    """Format the engine options that the program set or that change nothing, by configuration name.
 
     Empty if no option was read.
     """

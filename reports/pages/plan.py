@@ -98,9 +98,7 @@ def list_assumption_details(assumption: Assumption) -> tuple[tuple[str, str], ..
 
 
 def format_term_name(name: str, period: str) -> str:
-    """Format the name of a term, such as ``exposed wait`` for ``exposed_wait_ns``; the step has the name of
-    its period.
-    """
+    """Format a term name: ``exposed wait`` for ``exposed_wait_ns``; the step has the name of its period."""
     return period if name == STEP else _NAMES.get(name) or strip_unit(name)
 
 

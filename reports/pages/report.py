@@ -173,9 +173,7 @@ def _build_clock_table(alignment: Alignment | None) -> Table | None:
 
 
 def build_second_opinion_section(report: Report) -> tuple[Section, ...]:
-    """Build the second-opinion section; empty if it was not requested or gave no results (the gaps give the
-    reason).
-    """
+    """Build the second-opinion section; empty if not requested or without results (see the gaps)."""
     opinion = report.second_opinion
     if opinion is None:
         return ()

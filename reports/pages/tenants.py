@@ -98,9 +98,7 @@ def read_peak(peak: Cursor) -> tuple[Value, ...]:
 
 
 def read_tenant(peak: Cursor, tenant: Tenant) -> Value:
-    """Return the bytes of a tenant: an estimate if some are attributed by size only, unknown if
-    undeterminable.
-    """
+    """Return the bytes of a tenant: an estimate if some are inferred from sizes; possibly unknown."""
     entry = get(peak)
     value = read(peak.tenants[tenant.value])
     if not isinstance(entry, RankMemory):

@@ -23,9 +23,7 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
 class PlannedJob(Displayed, Plan, frozen=True):
-    """A plan with notebook display; a subclass without new fields, like :class:`DiagnosedRun` of the
-    report.
-    """
+    """A plan with notebook display; a subclass without new fields, like :class:`DiagnosedRun`."""
 
     def _list_formats(self, *, short: bool) -> "Sequence[Format[Any]]":
         from zprof.reports.formats import PLANS, PLANS_IN_FULL

@@ -33,9 +33,7 @@ _MAX_SETTINGS = 6
 
 
 class DiagnosedRun(Displayed, Report, frozen=True):
-    """A report with notebook display; a subclass without new fields, so all functions on reports accept
-    it.
-    """
+    """A report with notebook display; without new fields, so all functions on reports accept it."""
 
     @property
     def plot(self) -> ReportPlots:

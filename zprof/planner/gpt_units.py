@@ -351,9 +351,7 @@ def _logits_backward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
 
 
 def _embeddings_backward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
-    """Return the backward pass of the embeddings; if tied, the sum with the held head gradient is a third
-    tensor.
-    """
+    """Return the backward pass of the embeddings; if tied, the sum of gradients is a third tensor."""
     if not sizes.vocabulary:
         return (OperatorStep(operator="input", drops=("g", "ids")),)
     position_bytes = sizes.sequence * sizes.hidden * sizes.element if sizes.shape.position_rows else 0

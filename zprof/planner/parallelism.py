@@ -202,9 +202,7 @@ def _devices_per_node(job: Job) -> int:
 
 
 def model_parallel_sizes(shape: Shape) -> Mapping[str, int]:
-    """Return the sizes that model parallelism must divide, by name, without the vocabulary, which can be
-    padded.
-    """
+    """Return the sizes that model parallelism must divide, by name; a vocabulary can be padded instead."""
     sizes = {"hidden": shape.hidden} | ({} if shape.heads is None else {"heads": shape.heads})
     block = shape.block
     return sizes if block is None else sizes | {"kv heads": block.kv_heads, "mlp": block.mlp}

@@ -466,8 +466,7 @@ def compute_break_even(job: Job, hardware: Hardware, stack: UnitStack | None) ->
 
 
 def find_min_tokens(job: Job, stack: UnitStack) -> int | None:
-    """Return the minimum tokens at which the step keeps ``MIN_SPEED_RATIO``; None if it never does or is
-    unknown.
+    """Return the minimum tokens at which the step keeps ``MIN_SPEED_RATIO``; None if never or unknown.
 
     More tokens never lower the ratio: compute grows with them, a gather does not.
     """

@@ -98,9 +98,7 @@ def _group_runs(units: Sequence[ModelUnit], tokens: int | None) -> tuple[EqualUn
 
 
 def _flop_per_token(unit: ModelUnit, tokens: int | None) -> float:
-    """Return the unit's flop per token, or an estimate from its matrices; attention would add a share of
-    s/6h.
-    """
+    """Return the unit's flop per token, or an estimate from its matrices, which omits s/6h for attention."""
     if unit.forward_flop is None or not tokens:
         active = unit.elements if unit.active_elements is None else unit.active_elements
         return float(_FLOP_PER_ELEMENT * active)
@@ -146,9 +144,7 @@ def compute_device_times(job: Job, hardware: Hardware, stack: UnitStack, stage: 
 
 
 def trained_elements(job: Job, elements: int) -> int:
-    """Return the trained part of ``elements``, assuming that frozen elements are spread evenly over the
-    model.
-    """
+    """Return the trained part of ``elements``, with frozen elements spread evenly over the model."""
     return elements - elements * job.frozen_parameters // job.parameters
 
 

@@ -296,9 +296,7 @@ def measure_memory(analysis: RunAnalysis) -> MeasuredMemory | Gap:
 def predict_memory(
     analysis: RunAnalysis, memory: MeasuredMemory, model: CalibratedModel | None, change: Change
 ) -> tuple[PredictedFigure, ...]:
-    """Return ``peak_bytes`` and the tenants of the changed run; without a memory model, only model states
-    change.
-    """
+    """Return ``peak_bytes`` and tenants of the changed run; without a model, only model states change."""
     rank, sizes = memory
     before, after = _formula_states(analysis, Change()), _formula_states(analysis, change)
     if model is not None:

@@ -206,9 +206,7 @@ class HeatPage(Struct, frozen=True, kw_only=True, eq=False):
         return "".join(line).rstrip(), extents[0]
 
     def shared(self, cursor: Cursor) -> str:
-        """Format the ranks and steps that share the cursor's cell; empty if the cell covers a single rank and
-        step.
-        """
+        """Format the ranks and steps that share the cursor's cell; empty for a single rank and step."""
         row, column = self.row_of(cursor), self.column_of(cursor)
         ranks = self.grid.ranks[self.rows[row] : self.rows[row + 1]]
         steps = self.grid.steps[self.columns[column] : self.columns[column + 1]]

@@ -21,9 +21,7 @@ class KnobChoice(Struct, frozen=True, kw_only=True):
 
 
 class Knob(Struct, frozen=True, kw_only=True):
-    """A field of the change, and its choices. ``idle``: why the knob has no effect with the current
-    change.
-    """
+    """A field of the change, and its choices. ``idle``: why it has no effect with the current change."""
 
     field: str
     title: str

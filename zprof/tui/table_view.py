@@ -80,9 +80,7 @@ def filter_lines(table: Table, text: str) -> Sequence[Row]:
 
 
 def sort_lines(table: Table, lines: Sequence[Row], column: int, *, reverse: bool) -> list[Row]:
-    """Return the lines sorted by a column: numbers by value with unknown numbers last, text
-    alphabetically.
-    """
+    """Return the lines sorted by a column: numbers by value, unknown numbers last, text alphabetically."""
 
     def key(row: Row) -> tuple[float, str]:
         cell = row.cells[column]

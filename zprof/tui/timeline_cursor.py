@@ -92,9 +92,7 @@ class View(Struct, frozen=True, kw_only=True):
         return replace(self, begin_ns=0, end_ns=max(1, self.length_ns))
 
     def zoomed_to(self, begin_ns: int, end_ns: int) -> "View":
-        """Return the view with the cursor at the start of an interval, zoomed until the interval fills much
-        of it.
-        """
+        """Return the view with the cursor at the start of an interval that fills much of the view."""
         view, length = self.at(begin_ns), max(1, end_ns - begin_ns)
         fits = self.span_ns // _MIN_GAP_FRACTION <= length <= self.span_ns * 3 // 4
         span = self.span_ns if fits else self._clamp_span(length * 4)

@@ -146,9 +146,7 @@ def idle(loaded: LoadedTrace) -> list[dict[str, Any]]:
 
 
 def critical(loaded: LoadedTrace) -> dict[str, Any]:
-    """Return the critical path through the trace, or through all its steps except the first, which lacks
-    events.
-    """
+    """Return the critical path of the trace, or of all steps but the first, which lacks events."""
     texts = loaded.names().values()
     steps = len({text for text in texts if _STEP in text})
     first = min(1, max(0, steps - 1))

@@ -4,9 +4,7 @@ from zprof.model.job import Job
 
 
 def count_model(spec: str, job: Job) -> Job:
-    """Return the job with the counts of :func:`tasks.count_model`; the bridge is imported on the first
-    call.
-    """
+    """Return the counts of :func:`tasks.count_model` in the job; import the bridge only when called."""
     from zprof.integrations.planning import tasks
 
     return tasks.count_model(spec, job)

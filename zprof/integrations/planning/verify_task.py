@@ -208,9 +208,7 @@ class _UnitTracker:
         self._ledger.location = f"{'recompute' if _in_backward() else 'forward'} of {self._name}"
 
     def leave(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        """Record the end of the forward pass or recomputation; the output gradient starts the backward
-        pass.
-        """
+        """Record the end of the forward pass or recomputation; the output gradient starts the backward."""
         if _in_backward():
             self._ledger.claim_activations_since(self._start_time)
             self._ledger.location = f"backward of {self._name}"

@@ -36,7 +36,7 @@ Elements of one device before ZeRO shards them:
     pipeline          the largest stage: ceil(blocks / pp) blocks and the parts outside the blocks
 
 The token embedding is on the first stage and the head on the last. If they are tied, each of the two stages
-keeps a copy of the table; otherwise the two tables differ.
+keeps a copy of the table; otherwise each stage has its own table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -95,9 +95,7 @@ def make_paper_terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
 
 
 def make_activation_terms(job: Job) -> tuple[Term, ...]:
-    """Return the activations of one micro-batch; a single unknown term if the shape or the batch is
-    unknown.
-    """
+    """Return the activations of one micro-batch; a single unknown term without shape or batch."""
     shape, tokens = job.shape, job.batch.tokens
     if shape is None or tokens is None:
         key = "residual.checkpoints" if job.residual.checkpointing else "residual.activations"
@@ -147,9 +145,7 @@ def _gathered_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
 
 
 def _reduced_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
-    """Return the reduction buffers of stages that shard gradients; in the paper these are the fused
-    buffers.
-    """
+    """Return the reduction buffers of stages that shard gradients: the fused buffers in the paper."""
     in_place = scheme not in (Scheme.ZERO_2, Scheme.ZERO_3) or job.degrees.dp == 1
     by_paper = not job.units and job.shape is not None and job.batch.tokens is not None
     if in_place or by_paper:

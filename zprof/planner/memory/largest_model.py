@@ -99,9 +99,7 @@ def _largest_by_hidden(job: Job, shape: Shape, scheme: Scheme, budget: int) -> i
 
 
 def _extrapolate_from(size_of: Callable[[int], int], known: int) -> Callable[[int], int]:
-    """Return ``size_of`` up to ``known``; above it, extrapolate linearly from the second half of the
-    range.
-    """
+    """Return ``size_of`` up to ``known``; above it, extrapolate from the second half of the range."""
     half = known // 2
 
     def size(count: int) -> int:

@@ -47,9 +47,7 @@ class Activity(StrEnum):
 
 
 class Stage(Struct, frozen=True, kw_only=True):
-    """Current activity with ``done`` of ``total`` steps finished; both 0 if the activity has no step
-    count.
-    """
+    """Current activity with ``done`` of ``total`` steps finished; 0 of 0 without a step count."""
 
     activity: Activity
     done: int = 0
@@ -216,9 +214,7 @@ def format_gaps(seen: LiveSnapshot) -> str:
 
 
 class RankRow(Struct, frozen=True, kw_only=True):
-    """Cell texts of a row in column order, and its bars. ``is_slowest``: the rank was slowest in the last
-    common step.
-    """
+    """Cell texts of a row in column order, and bars. ``is_slowest``: in the last common step."""
 
     rank: int
     cells: tuple[str, ...]

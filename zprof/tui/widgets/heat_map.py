@@ -75,9 +75,7 @@ class HeatView(Widget):
         )
 
     def focused_cell(self) -> tuple[int, int] | None:
-        """Return the (row, column) in the grid of the focused number; in a shared cell, of the worst
-        number.
-        """
+        """Return the (row, column) in the grid of the focused number; in a shared cell, of the worst."""
         return self.get_page().worst_at(self.cursor) if self.grid else None
 
     @property

@@ -167,9 +167,7 @@ def pick_points(curve: Curve, width: int) -> list[int]:
 
 
 def find_largest_tenant(curve: Curve, point: int) -> str:
-    """Return the largest tenant at a point; empty at the peak, because the bars already show its
-    breakdown.
-    """
+    """Return the largest tenant at a point; empty at the peak, whose breakdown is in the bars."""
     tenants = curve.timeline.tenants
     return "" if point == curve.peak else max(tenants, key=lambda name: tenants[name][point])
 

@@ -138,9 +138,7 @@ class WalkState(Struct, kw_only=True):
     def record_recomputed(
         self, moment: UnitMoment, unit: ModelUnit, kept: StoredCheckpoint, what: str
     ) -> None:
-        """Record a moment of a recomputed unit; its checkpoint is its input, or is live in addition to the
-        input.
-        """
+        """Record a moment of a recomputed unit; its checkpoint is its input, or is live next to the input."""
         checkpoint = unit.checkpoint_bytes or 0
         has_input = moment.saved_bytes >= checkpoint
         in_chunk = not kept.input_is_new and not kept.stays_bytes
