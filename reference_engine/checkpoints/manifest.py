@@ -190,7 +190,9 @@ def _flush(path: Path) -> None:
 
 
 def describe_parameters(engine: ZeroModel) -> dict[str, dict[str, Any]]:
-    """Return the entry of every parameter by name; with tensor parallelism the shape is a slice's."""
+    """Return the entry of every parameter by name; with tensor parallelism the shape is that of this rank's
+    slice.
+    """
     return {
         slot.name: {
             "shape": list(slot.shape),

@@ -50,7 +50,7 @@ class UnitGradients(ABC):
         ``pieces`` are the ranges of every shard that will be averaged; None is the flat tensor.
         """
         self.unit = unit
-        #: Indices of parameters without a gradient in the running pass.
+        #: Indices of parameters without a gradient in the current pass.
         self.missing: set[int] = set()
         self._with_gradient: set[int] = set()  # in this step
         self._full_grads = full_grads
@@ -311,7 +311,7 @@ class BucketPool:
         self._in_flight.append((bucket, handle))
 
     def give_back(self, bucket: torch.Tensor) -> None:
-        """Make a bucket available again that no reduction uses."""
+        """Return a bucket that no reduction uses to the pool."""
         chunks = (chunk for chunk in self._chunks if chunk.data_ptr() == bucket.data_ptr())
         self._free.append(next(chunks, bucket))
 

@@ -112,7 +112,7 @@ def build_time_detail_section(report: Report, *, detail: bool) -> tuple[Section,
 
 
 def _build_step_table(report: Report) -> Table | None:
-    """Build the steps of all ranks in order, or only the longest steps."""
+    """Build the table of steps in order, or only the longest steps."""
     time, steps, places = report.time, report.time.steps, Cursor(report).time.steps
     by_length = sorted(range(len(steps)), key=lambda at: (-steps[at].wall_ns, steps[at].step, steps[at].rank))
     shown = sorted(by_length[:MAX_ROWS], key=lambda at: (steps[at].step, steps[at].rank))

@@ -87,7 +87,7 @@ class Texts(Sequence[str]):
         return self.words[code] if code >= 0 else ""
 
     def __iter__(self) -> Iterator[str]:
-        words = (*self.words, "")  # the last one is that of the code -1
+        words = (*self.words, "")  # the last one, for code -1, is empty
         return map(words.__getitem__, self.codes.tolist())
 
     @property
@@ -182,7 +182,7 @@ class Columns:
         return np.ones(self._length, dtype=np.bool_)
 
     def floats(self, name: str) -> Floats:
-        """Return a numeric column as floats, NaN for unknown values; too coarse for times since 1970."""
+        """Return a numeric column as floats, NaN for unknown values; too imprecise for Unix times in ns."""
         column = self._columns[name]
         if isinstance(column, OptionalInts):
             return column.to_floats()

@@ -5,10 +5,10 @@ starts, often in fp32. They are found among the largest allocations at the peak:
 buffers of a module named like an output layer or a loss, and tensors of the same size (or twice that, for an
 fp32 copy of 16-bit data) that the root module allocated. Without such a name: two or more tensors of the root
 module at least four times as large as any other activation, with low confidence. An imported history has no
-modules: there, tensors as large as the largest one that a loss allocated, by its stack.
+modules: there, tensors as large as the largest one whose stack shows a loss.
 
-Reported from a fifth of the peak. With the loss computed in eight chunks, one chunk of each copy remains, so
-hi = 7/8. The largest tensor itself may have to remain, so lo excludes it.
+Reported if they hold at least a fifth of the peak. With the loss computed in eight chunks, one chunk of each
+copy remains, so hi = 7/8. The largest tensor itself may have to remain, so lo excludes it.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,9 @@
 """ZP212: autocast keeps a copy of each weight in a smaller type.
 
 Autocast converts an fp32 weight when an operator needs it in 16 bit, and caches the copy until the outermost
-autocast ends; in training, autograd keeps it for the backward pass. The copies are half of the weights. They
-are found by the frame of autocast's cast and half the size of a parameter. Reported from 3 % of the peak.
+autocast ends; in training, autograd keeps it for the backward pass. The copies are half of the weights. A
+copy is recognized by an autocast frame in its stack, and by half the size of a parameter. Reported if they
+are at least 3 % of the peak.
 """
 
 from collections.abc import Mapping

@@ -140,7 +140,7 @@ def draw_job(seed: int, fault: str | None = None, shape: str = "training") -> Jo
 
 
 def measure_totals(schedule: Schedule) -> tuple[RankTotals, ...]:
-    """Return where the time of each rank went: exposed is the union of collectives without compute."""
+    """Return where the time of each rank went; exposed is collective time that no compute overlaps."""
     steps = schedule.job.steps
     totals = []
     for rank in schedule.ranks:

@@ -172,8 +172,8 @@ def find_excess(graph: Graph, loading_ns: Mapping[int, Floats], *, in_turn: bool
         graph: The measured steps.
         loading_ns: Host time before each call spent waiting for the data loader, by rank. It is not
             part of the speed of the rank.
-        in_turn: Count only the excess over the rank's own best step: an excess of all its steps does not
-            rotate.
+        in_turn: Count only the excess over the rank's own best step: a rank that is slow in every step is not
+            taking turns.
     """
     excess = np.zeros((len(graph.ranks), graph.steps))
     step = float(np.median(np.diff(graph.measured_ns, axis=1))) if graph.steps > 1 else 0.0

@@ -350,10 +350,11 @@ class RankMessages(Struct, frozen=True, kw_only=True):
     """One rank's collectives in host order.
 
     Attributes:
-        at: Each collective's task. kind: Each collective's kind; ``group``: its communicator. block: Each
-        collective's block pass, ``NONE`` outside blocks. unit: Each collective's unit; gathers and other
-        kinds are numbered separately. Consecutive gathers needed by the same compute are pieces of one unit,
-        as are consecutive reductions.
+        at: Each collective's task.
+        kind: Each collective's kind; ``group``: its communicator.
+        block: Each collective's block pass, ``NONE`` outside blocks.
+        unit: Each collective's unit; gathers and other kinds are numbered separately. Consecutive gathers
+            needed by the same compute are pieces of one unit, as are consecutive reductions.
         ahead: Number of earlier units that are not needed yet when this gather is launched; else 0.
         needed: The first compute task that needs each gather.
         blocks: The block pass of each of the rank's tasks, including compute.

@@ -1,7 +1,7 @@
 """Find a step's units, their order and the engine's policy, from the sharding group's messages.
 
 The messages are selected in :mod:`zprof.step.traffic`. Up to 9 ranks represent any number of ranks: the
-median rank and ranks spread evenly over the order of compute time, including the slowest.
+median rank and ranks at evenly spaced positions in the order of compute time, including the slowest.
 
 A unit is gathered and reduced in one piece. The unit gathered first in both directions and reduced last is
 the root, which encloses the others; without gathers in the backward pass, a unit with a root's name is the
@@ -326,7 +326,7 @@ def _detect_forward_prefetch(step: Columns) -> int:
 
 
 def _detect_in_flight(reduces: Columns) -> int:
-    """Return the number of reductions in flight when the oldest is awaited, until the last launch."""
+    """Return the maximum number of reductions in flight at a wait, up to the step's last launch."""
     max_pending, limited = 1, False
     known = reduces.at(reduces.known("wait_start_ns"))
     for places in known.group_by("rank", "step").split():

@@ -3,7 +3,7 @@
 
 ``jobs.json`` in the folder lists the files. For each one it writes the tables as Parquet into the job's
 folder, and a line to ``answers.jsonl``: the tables, gaps and facts, or the error as one line. Starting a
-process takes longer than reading a usual dump, so one process reads many.
+process takes longer than reading a typical dump, so one process reads many.
 """
 
 import gc

@@ -1,8 +1,9 @@
-"""Cut the text of a log into records, one for each line that its program wrote, without any white space.
+"""Cut the text of a log into records, one for each line that the program wrote originally, with all white
+space removed.
 
 Whatever transported the text may have changed it: several lines in one, one line in several (also within a
-word), colors, prefixes, lines of several ranks glued together. Only the surroundings of an anchor are looked
-at, so a log is read about as fast as it is searched.
+word), colors, prefixes, lines of several ranks glued together. Only text near an anchor is parsed, so reading
+a log costs little more than searching it.
 """
 
 import os

@@ -191,7 +191,7 @@ class Trace(Struct, frozen=True, kw_only=True):
     """One rank's trace. Times are absolute: they include the header's base.
 
     ``category`` has current names (``kernel``, not ``Kernel``). For device work, ``process`` is the device
-    number. ``bytes`` is for copies only. ``arguments`` has only the rows whose other arguments zprof reads:
+    number. ``bytes`` is for copies only. ``arguments`` has only rows of which zprof reads further arguments:
     collectives and device waits. ``thread_names`` has all names that a thread ever had, ``process_names`` the
     last name of each process whose id is a number.
     """

@@ -104,7 +104,7 @@ class Hooks:
         self._hooked.clear()
 
     def suspend_saved_tensor_hooks(self) -> AbstractContextManager[None]:
-        """Return a context without zprof's saved-tensor hooks on this thread, if they are the innermost
+        """Return a context that suspends zprof's saved-tensor hooks on this thread, if they are the innermost
         hooks.
         """
         return nullcontext() if self._saved_tensors is None else self._saved_tensors.suspend()

@@ -300,7 +300,7 @@ class OwnerScanner:
         self._log.record_missed("tensors allocated before the window", error)
 
     def _track_existing(self, tensor: torch.Tensor) -> None:
-        """Record a tensor from before the window; a parameter without bytes is filled when it is gathered."""
+        """Record a tensor from before the window; an empty parameter gets its memory when it is gathered."""
         entry = self._storages.track(tensor, before_window=True)
         if entry.bytes == 0 and isinstance(tensor, nn.Parameter):
             entry.holds_parameter = True

@@ -53,7 +53,7 @@ _MIN_SPREAD = 2.0
 #: Maximum number of sizes, because slopes are computed over all pairs; more are thinned out.
 _MAX_SIZES = 256
 _POINT_TO_POINT = (CollectiveKind.SEND, CollectiveKind.RECV)
-#: Other groups (a norm, a flag) below this share of the formula are not reported.
+#: Traffic of other groups (a norm, a flag) below this share of the formula are not reported.
 _MIN_REPORTED_RATIO = 0.01
 
 

@@ -38,7 +38,7 @@ _MAX_AFTER_SYNC_NS = 1_000_000
 _CALL_REASONS = (LateReason.DATA, LateReason.ALLOCATOR, LateReason.SYNC)
 _MIN_CALL_RATIO = 0.5
 _MIN_EXPLAINED_RATIO = 0.5
-#: A start waited for a launch, or the release of a stream, that precedes it by at most this share of the
+#: A start counts as waiting for a launch (or a released stream) if it follows within this share of the
 #: lateness.
 _RIGHT_BEFORE_RATIO = 0.25
 _DEVICE_REASONS = (LateReason.COMPUTE, LateReason.MEMCPY, LateReason.PREVIOUS_COLLECTIVE)
@@ -161,9 +161,10 @@ def find_compared_intervals(
     """Return the compared intervals of all ranks, for all cases.
 
     Args:
-        rows, cases: All rows and the cases among them. lag: Each row's lag, see :func:`measure_lag`. begins:
-        Start of each rank's window. If a group has no earlier collective without lag, its intervals start at
-        the latest window start in time, and at each rank's own window start in program order.
+        rows, cases: All rows and the cases among them.
+        lag: Each row's lag, see :func:`measure_lag`.
+        begins: Start of each rank's window. If a group has no earlier collective without lag, its intervals
+            start at the latest window start in time, and at each rank's own window start in program order.
     """
     earlier, exhausted = _find_start_rows(rows, cases, lag)
     row = np.flatnonzero(cases.case_of_row >= 0)

@@ -1,4 +1,4 @@
-"""Find one rank's steps in the time window, and the phase and micro-batch at a moment of its host.
+"""Find one rank's steps in the time window, and the phase and micro-batch at a given host time.
 
 Steps are host marks, moved to the end of the work that each step launched. Work belongs to the step that
 launched it, according to its host call or else the device's own step range on the stream.
@@ -48,7 +48,7 @@ _AUTOGRAD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*|
 _OPERATOR = re.compile(r"aten::\w+|c10d::\w*all_?gather\w*")
 UNKNOWN_PHASE = "unknown"
 BY_RANGES, BY_AUTOGRAD = "ranges", "autograd"
-#: Maximum number of later-starting, earlier-ending ranges skipped to find a range that contains a moment.
+#: Maximum number of nested ranges skipped to find the range that contains a time.
 _MAX_NESTING = 64
 #: Placeholder for the start of a range that does not exist.
 _NO_RANGE = np.iinfo(np.int64).min

@@ -141,7 +141,7 @@ def count_model(spec: str, job: Job, limits: Limits = LIMITS) -> Job:
     ``parameters`` includes frozen parameters; ``frozen_parameters`` counts them separately.
 
     Raises:
-        BadInput: the user's code fails, or the function is missing or unsuitable, as the message tells.
+        BadInput: the user's code fails, or the function is missing or unsuitable, as the message explains.
         MissingPackage: torch is not installed.
     """
     if job.degrees.mp > 1:
