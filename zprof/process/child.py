@@ -79,7 +79,11 @@ class Child:
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait for its exit and return its exit code; None if it still runs after ``timeout_s``."""
-        deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        if timeout_s is None and self._process.returncode is None:
+            with suppress(ChildProcessError):
+                os.waitid(os.P_PID, self.number, os.WEXITED | os.WNOWAIT)
+            return self.poll()
+        deadline_s = time.monotonic() + (timeout_s or 0.0)
         while (code := self.poll()) is None and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
         return code

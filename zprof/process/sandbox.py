@@ -31,7 +31,6 @@ _PROGRAM = (
     "start(sys.argv[2:])"
 )
 _UNKNOWN_MAPPED_BYTES = 1 << 30
-_POLL_S = 0.01
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -105,8 +104,8 @@ class Sandbox:
 
     def wait(self) -> ChildFailure | None:
         """Wait for the child to finish, end it, and return how it failed."""
-        while not self.is_finished():
-            time.sleep(_POLL_S)
+        self._child.wait(max(0.0, self._deadline - time.monotonic()))
+        self._is_late = self._child.poll() is None
         return self.end()
 
     def end(self) -> ChildFailure | None:

@@ -32,8 +32,8 @@ def find_endings(run: Run) -> tuple[RankEnd, ...]:
     ends = [_describe_end(run, end) for end in read_endings(run.path, run.manifest)]
     if not any(end.has_failed for end in ends):
         return ()
-    # Find the end that caused the others. A rank that lost a peer, or that the launcher ended, follows from
-    # the end of another rank, which may have been noticed slightly later. If nothing else failed, a rank that
+    # One end caused the others. A rank that lost a peer, or that the launcher ended, follows from the end of
+    # another rank, which may have been noticed slightly later. If nothing else failed, a rank that
     # exited normally is the peer. Without times, the cause is unknown unless only one rank failed.
     failed = [end for end in ends if end.has_failed]
     followers = [

@@ -91,7 +91,7 @@ def make_job(
         bus: Bus bandwidth of every link, in bytes per ns.
         alpha_ns: Latency of every link.
         names_collectives: Whether CPU ranks record which collective they launch and wait for, as zprof's
-        engine does.
+            engine does.
         settings: Other fields of `Job`.
     """
     block = Block(

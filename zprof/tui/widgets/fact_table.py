@@ -208,7 +208,7 @@ class FactTable(DataTable[object]):
     def _widths(
         self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
     ) -> list[int]:
-        # Return column widths that fit into ``width_limit``; shorten cell texts in place.
+        """Return column widths that fit into the width limit; shorten cell texts in place."""
         width_limit = self._width_limit()
         widths = [max(text.cell_len for text in cells) for cells in zip(titles, *rows, strict=True)]
         texts = [not column.is_number and bool(column.title) for column in columns]
@@ -311,7 +311,7 @@ class PagedTable(FactTable):
     def _widths(
         self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
     ) -> list[int]:
-        # Return widths that keep columns within pages; the last column of each page fills it.
+        """Return widths that keep columns within pages; the last column of each page fills it."""
         widths = super()._widths(columns, titles, rows)
         width_limit = self._width_limit()
         aligned, used, last = list(widths), 0, 0

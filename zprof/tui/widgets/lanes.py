@@ -265,7 +265,7 @@ def _draw_columns(lane: TimelineLane, view: View, width: int, pen: Pen) -> list[
     if lane.is_named:
         return [(text, None) for text in write_names(lane, view, width, ascii_only=pen.ascii_only)]
     idle = TIMES["idle_ns"].shown(ascii_only=pen.ascii_only)
-    # Return glyph and role per column; ``idle``: glyph of an empty column in lanes that show idle.
+    # A column without work shows ``idle`` in lanes that show idle time.
     columns = compute_columns(lane, view.edges(width))
     glyphs: list[tuple[str, LaneRole | None]] = []
     for column, role_index in enumerate(columns.first.tolist()):
@@ -376,7 +376,7 @@ def find_ticks(view: View, width: int) -> list[tuple[int, str]]:
     """Return column and label of each tick."""
     if width < 1:
         return []
-    # Return the smallest round step of at least `min_ns`, and its decimals in ms.
+    # The smallest round step of at least `min_ns`, and its decimals in ms.
     min_ns = view.span_ns * _TICK_WIDTH / width
     power = max(0, math.floor(math.log10(max(1.0, min_ns))))
     step = next(s * 10**power for s in _ROUND_STEPS if s * 10**power >= min_ns or s == _ROUND_STEPS[-1])

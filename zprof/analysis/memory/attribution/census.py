@@ -121,7 +121,7 @@ def find_repeated_set(held: SizeCounts) -> RepeatedSet:
     if len(held) < MIN_SIZES:
         return whole
     for copies in _MASTER_COPIES:
-        # Find the set that occurs once, and ``copies`` times at twice its size; None if there is none.
+        # The set must occur once, and ``copies`` times at twice its size.
         rest = dict(held)
         base: dict[int, int] = {}
         unexplained = 0
