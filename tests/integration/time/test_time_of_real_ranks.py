@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.forked_ranks import run_forked
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
+from zprof.model.gaps import GapKind
 from zprof.model.time import LEDGER_TERMS
 from zprof.run.reader import load
 
@@ -77,7 +78,10 @@ def test_waits_in_c_plus_plus_give_an_upper_bound(runs: Path) -> None:
     analysis = analyse_time(load(runs / "ddp.zprof"))
     steps = analysis.steps.to_frame()
     assert (steps["wall_ns"] == steps[list(LEDGER_TERMS)].sum(axis=1)).all()
-    assert analysis.collectives.bools("matched").all()
+    matched = analysis.collectives.bools("matched")
+    # A preempted rank can stamp a start after the other has left: such calls are refused, and that is said.
+    assert matched.mean() > 0.5
+    assert matched.all() or GapKind.MATCHING in {gap.kind for gap in analysis.gaps}
     assert all(entry.upper_bound for entry in analysis.time.per_rank)
     assert [gap.rank for gap in analysis.gaps if gap.what == "exposed time"] == [0, 1]
     waited = {entry.rank: entry.exposed_wait_ns for entry in analysis.time.per_rank}
