@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from zprof.model.gaps import Gap
 from zprof.model.job import Degrees, Job
+from zprof.model.layout import Layout
 from zprof.model.tenants import Tenant
 
 
@@ -368,6 +369,69 @@ class PlanRow(Struct, frozen=True, kw_only=True):
     links: tuple[LinkTraffic, ...] = ()
     step: PlannedStep | None = None
     assumed: tuple[str, ...] = ()
+
+
+class Fit(StrEnum):
+    """Whether a layout fits in the memory of a device.
+
+    FITS: with the reserve. TIGHT: only if context, communication library and fragmentation take less than the
+    reserve. TOO_LARGE: not even if the prediction is too high by its usual error.
+    """
+
+    FITS = "fits"
+    TIGHT = "tight"
+    TOO_LARGE = "too_large"
+
+
+class Bound(StrEnum):
+    """What takes the most of a step beyond what the matrices need."""
+
+    COMPUTE = "compute"
+    LAUNCH = "launch"
+    NETWORK = "network"
+    BUBBLE = "bubble"
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """One layout of the job on the devices: memory of the fullest device, and the step.
+
+    ``peak_bytes``: the sum of ``terms``, what the framework's allocator holds. ``reserve_bytes``: what the
+    device needs besides: the driver's context, the communication library, fragmentation. ``left_bytes``:
+    device memory minus both, negative if they do not fit. ``tokens_per_s``: per device. ``launch_ns``: time
+    in which the host launches the kernels of a step. ``model_flops_ratio``: flop of the model without
+    recomputation, by the peak of the precision (MFU). ``stage``: pipeline stage of the fullest device.
+    """
+
+    layout: Layout
+    terms: tuple[Term, ...]
+    peak_bytes: int
+    peak_at: str
+    reserve_bytes: int
+    left_bytes: int
+    fit: Fit
+    stage: int
+    step: PlannedStep
+    launch_ns: int
+    tokens_per_s: float
+    model_flops_ratio: float
+    bound: Bound
+    links: tuple[LinkTraffic, ...] = ()
+
+
+class Search(Struct, frozen=True, kw_only=True):
+    """Layouts of the job on ``devices`` devices, searched over all legal degrees and schemes.
+
+    ``front``: the fastest layout for each amount of memory, fastest first; no other layout is faster with
+    less memory. ``best``: the fastest that fits; None if none does. ``tried``: layouts estimated.
+    """
+
+    devices: int
+    global_batch: int
+    sequence: int
+    tried: int
+    fitting: int
+    front: tuple[Estimate, ...]
+    best: Estimate | None = None
 
 
 class Plan(Struct, frozen=True, kw_only=True):
