@@ -1,0 +1,1 @@
+"""Describe models: presets, config.json of Hugging Face, and exact parameter counts."""
