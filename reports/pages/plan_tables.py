@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from zprof.model.cursor import Cursor, get, get_path, read
-from zprof.model.job import Assumed, Hardware, Job
+from zprof.model.job import Assumed, Job
+from zprof.model.machines import Hardware
 from zprof.model.plan import PIPELINES, SCHEME_NAMES, ZERO_STAGES, Axis, Plan, PlanRow, VerifiedStage
 from zprof.model.quantities import (
     BOUND_SIGNS,

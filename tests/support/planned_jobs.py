@@ -1,6 +1,7 @@
 """Jobs of published sizes."""
 
-from zprof.model.job import Batch, Degrees, Hardware, Job, ModelUnit, Overlap, Residual
+from zprof.model.job import Batch, Degrees, Job, ModelUnit, Overlap, Residual
+from zprof.model.machines import Hardware
 from zprof.model.plan import PlannedStep, Scheme
 from zprof.planner.model_shapes import find_preset
 from zprof.planner.planned_step import plan_step

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from zprof.analysis.analysis import analyse
 from zprof.model.gaps import Gap
-from zprof.model.job import V100, Batch, Degrees, Job, Residual
+from zprof.model.job import Batch, Degrees, Job, Residual
+from zprof.model.machines import V100
 from zprof.model.plan import Change, Plan, PlanVerification, VerifiedStage, VerifiedTenant
 from zprof.model.report import WhatIf
 from zprof.model.tenants import DISPLAY_ORDER

@@ -31,7 +31,7 @@ from zprof.model.endings import (
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import Hang, HangStatus
-from zprof.model.job import find_machine
+from zprof.model.machines import find_machine
 from zprof.model.memory import Basis, GroupChange, Memory, RankMemory
 from zprof.model.quantities import BOUND_WORDS, Bound
 from zprof.model.report import WORK_SETTINGS, Comparison, RunFacts, Verdict, VerdictStatus, Volume

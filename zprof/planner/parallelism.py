@@ -43,7 +43,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.model.job import Degrees, Hardware, Job, ModelUnit, Shape
+from zprof.model.job import Degrees, Job, ModelUnit, Shape
+from zprof.model.machines import Hardware
 from zprof.model.plan import PIPELINES, Scheme
 from zprof.planner.rounding import ceil_div
 from zprof.step.from_plan import all_reduce_ns, gather_ns, make_boundary_group, make_model_group

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
-from zprof.model.job import Assumed, Hardware, Job
+from zprof.model.job import Assumed, Job
+from zprof.model.machines import Hardware
 from zprof.model.plan import (
     PIPELINES,
     SCHEME_NAMES,

@@ -8,7 +8,8 @@ transfers between its stages (:mod:`zprof.planner.parallelism`).
 
 from collections.abc import Mapping
 
-from zprof.model.job import Hardware, Job
+from zprof.model.job import Job
+from zprof.model.machines import Hardware
 from zprof.model.plan import Assumption, PlannedStep, Scheme, get_zero_stage
 from zprof.planner.parallelism import (
     PipelineFlow,

@@ -12,7 +12,8 @@ from collections import Counter
 
 from zprof.base.errors import BadInput
 from zprof.base.formatting import format_bytes
-from zprof.model.job import Degrees, Hardware, Job, Shape
+from zprof.model.job import Degrees, Job, Shape
+from zprof.model.machines import Hardware
 from zprof.planner.model_shapes import count_block_parameters, count_parameters
 from zprof.planner.parallelism import count_layers, model_parallel_sizes
 from zprof.planner.rounding import ceil_div
@@ -40,6 +41,7 @@ _MAX_RATE = 1e24
 _MAX_NODE = 10**5
 _MAX_LATENCY_NS = 10**12
 _RATES = ("flops_per_s", "node_bytes_per_s", "intra_bytes_per_s", "host_bytes_per_s")
+_OPTIONAL_RATES = ("fp32_flops_per_s", "fp8_flops_per_s", "fp4_flops_per_s", "device_bytes_per_s")
 
 
 def refuse_impossible(job: Job) -> None:
@@ -230,9 +232,14 @@ def refuse_hardware(hardware: Hardware) -> None:
     refuse_unless_integer(f"{prefix} devices_per_node", hardware.devices_per_node, max_value=_MAX_NODE)
     for name in _RATES:
         refuse_unless_positive(f"{prefix} {name}", getattr(hardware, name), max_value=_MAX_RATE)
-    if hardware.fp32_flops_per_s is not None:
-        refuse_unless_positive(f"{prefix} fp32_flops_per_s", hardware.fp32_flops_per_s, max_value=_MAX_RATE)
+    for name in _OPTIONAL_RATES:
+        if getattr(hardware, name) is not None:
+            refuse_unless_positive(f"{prefix} {name}", getattr(hardware, name), max_value=_MAX_RATE)
     refuse_unless_positive(f"{prefix} efficiency_ratio", hardware.efficiency_ratio, max_value=1.0)
+    if hardware.cards_per_node is not None:
+        refuse_unless_integer(f"{prefix} cards_per_node", hardware.cards_per_node, max_value=_MAX_NODE)
+    if hardware.matmul_ratio is not None:
+        refuse_unless_positive(f"{prefix} matmul_ratio", hardware.matmul_ratio, max_value=1.0)
     for name in ("intra_latency_ns", "inter_latency_ns"):
         refuse_unless_integer(
             f"{prefix} {name}", getattr(hardware, name), min_value=0, max_value=_MAX_LATENCY_NS

@@ -31,7 +31,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from zprof.model.job import A100, H100, V100, Batch, Degrees, Hardware, Job
+from zprof.model.job import Batch, Degrees, Job
+from zprof.model.machines import A100, H100, V100, Hardware
 from zprof.model.plan import BreakEven, Scheme, Sensitivity, SensitivityPoint, SpeedUp, Term
 from zprof.planner.gpt_units import with_units
 from zprof.planner.memory import closed_forms

@@ -23,7 +23,8 @@ from itertools import groupby
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from zprof.model.job import Hardware, Job, ModelUnit
+from zprof.model.job import Job, ModelUnit
+from zprof.model.machines import Hardware
 from zprof.planner.model_shapes import ModelSizes
 from zprof.planner.parallelism import BlockTimes, block_times
 from zprof.planner.rounding import ceil_div

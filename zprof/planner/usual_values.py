@@ -26,7 +26,8 @@ import math
 from msgspec.structs import replace
 
 from zprof.base.errors import BadInput
-from zprof.model.job import H100, Assumed, Degrees, Job, LlamaBlock, Shape
+from zprof.model.job import Assumed, Degrees, Job, LlamaBlock, Shape
+from zprof.model.machines import H100
 from zprof.model.plan import ZERO_STAGES, Axis, Scheme
 from zprof.planner.model_shapes import count_parameters
 from zprof.planner.refusals import refuse_impossible

@@ -69,7 +69,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.model.job import Degrees, Hardware, Overlap
+from zprof.model.job import Degrees, Overlap
+from zprof.model.machines import Hardware
 from zprof.step.schedule import (
     Await,
     Compute,

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from zprof.model.job import V100, Batch, Degrees, Job, ModelUnit, Shape
+from zprof.model.job import Batch, Degrees, Job, ModelUnit, Shape
+from zprof.model.machines import V100
 from zprof.model.plan import Scheme
 from zprof.planner.parallelism import spread_devices
 

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from tests.support.planned_jobs import known_unit
 from zprof.base.errors import BadInput
-from zprof.model.job import V100, Batch, Degrees, Hardware, Job, ModelUnit, Residual, Shape
+from zprof.model.job import Batch, Degrees, Job, ModelUnit, Residual, Shape
+from zprof.model.machines import V100, Hardware
 from zprof.model.plan import PIPELINES, Plan, PlanRow, Scheme
 from zprof.model.tenants import Tenant
 from zprof.planner.gpt_units import with_units

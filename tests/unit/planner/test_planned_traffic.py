@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from tests.support.planned_jobs import trillion
 from zprof.analysis.zero_formulas import compute_expected_volume
-from zprof.model.job import H100, V100, Batch, Degrees, ElementBytes, Job, ModelUnit, Overlap
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Overlap
+from zprof.model.machines import H100, V100
 from zprof.model.plan import Scheme
 from zprof.model.training import TrainingFacts
 from zprof.planner.plan import plan_traffic

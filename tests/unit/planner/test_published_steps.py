@@ -5,7 +5,8 @@ from msgspec.structs import replace
 
 from tests.support.planned_jobs import known_step as step
 from tests.support.planned_jobs import seven, trillion
-from zprof.model.job import A100, H100, PRESETS, V100, Degrees, Hardware, Job
+from zprof.model.job import Degrees, Job
+from zprof.model.machines import A100, H100, MACHINES, V100, Hardware
 from zprof.model.plan import Scheme
 from zprof.planner.plan import plan_traffic
 from zprof.planner.sensitivity import with_bandwidth
@@ -35,7 +36,7 @@ TABLE = (
     (trillion(H100, 512), ("18.0", "23.5", "34.7"), ("58", "44", "30")),
     (trillion(H100, 1024), ("21.7", "23.6", "34.8"), ("96", "88", "60")),
     (trillion(H100, 2048), ("41.8", "41.8", "43.0"), ("100", "100", "97")),
-    (trillion(PRESETS["h200"], 512), ("18.0", "23.5", "34.7"), ("58", "44", "30")),
+    (trillion(MACHINES["h200"], 512), ("18.0", "23.5", "34.7"), ("58", "44", "30")),
     (seven(A100, 1024), ("0.333", "0.334", "0.469"), ("99", "98", "70")),
     (seven(H100, 1024), ("0.146", "0.186", "0.268"), ("80", "63", "44")),
     (seven(H100, 4096), ("0.469", "0.469", "0.471"), ("99", "99", "99")),

@@ -8,18 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
 from zprof.base.errors import BadInput
-from zprof.model.job import (
-    V100,
-    Batch,
-    Degrees,
-    ElementBytes,
-    Hardware,
-    Job,
-    ModelUnit,
-    Overlap,
-    Residual,
-    Shape,
-)
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Overlap, Residual, Shape
+from zprof.model.machines import V100, Hardware
 from zprof.planner.model_shapes import MODEL_PRESETS, count_parameters
 from zprof.planner.refusals import refuse_impossible
 
@@ -45,6 +35,7 @@ A = ModelUnit(name="a", elements=2)
 NAN, INF = float("nan"), float("inf")
 LARGE_BLOCK = Shape(layers=1, hidden=40_000)
 LARGE_WORDS = Shape(layers=1, hidden=8192, vocabulary=10**7)
+TEXTS = ("name", "vendor", "source")
 #: Each with words that the message or its remedy must hold.
 REFUSED: list[tuple[Job, str, str]] = [
     (replace(JOB, parameters=0), "parameters", "1"),
@@ -92,7 +83,7 @@ REFUSED: list[tuple[Job, str, str]] = [
     (replace(JOB, residual=replace(ALL_OFF, partition=True)), "Pa", "checkpointing"),
     (replace(JOB, residual=Residual(checkpointing=True, offload=True)), "Pa+cpu", "Pa"),
     (replace(JOB, residual=replace(ALL_OFF, partition=True, offload=True)), "Pa+cpu", "checkpointing"),
-    *((on(**{field.name: -1}), field.name, "") for field in fields(Hardware) if field.name != "name"),
+    *((on(**{field.name: -1}), field.name, "") for field in fields(Hardware) if field.name not in TEXTS),
     (on(memory_bytes=0), "v100", "1"),
     (on(flops_per_s=0.0), "flops_per_s", "above 0"),
     (on(node_bytes_per_s=NAN), "node_bytes_per_s", "above 0"),

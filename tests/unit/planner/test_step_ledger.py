@@ -7,20 +7,8 @@ from msgspec.structs import replace
 
 from tests.support.planned_jobs import known_step as step
 from tests.support.planned_jobs import trillion
-from zprof.model.job import (
-    A100,
-    H100,
-    PRESETS,
-    V100,
-    Batch,
-    Degrees,
-    ElementBytes,
-    Job,
-    ModelUnit,
-    Overlap,
-    Residual,
-    Shape,
-)
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Overlap, Residual, Shape
+from zprof.model.machines import A100, H100, MACHINES, V100
 from zprof.model.plan import Scheme
 from zprof.planner.plan import plan
 from zprof.planner.planned_step import STEP_ASSUMPTIONS, plan_step
@@ -58,7 +46,7 @@ def jobs(draw: st.DrawFn) -> Job:
             constant_buffer_elements=draw(st.sampled_from((None, 10**6))),
         ),
         overlap=Overlap(prefetch=draw(st.integers(0, 2)), keep_last=draw(st.booleans())),
-        hardware=draw(st.sampled_from(list(PRESETS.values()))),
+        hardware=draw(st.sampled_from(list(MACHINES.values()))),
     )
 
 

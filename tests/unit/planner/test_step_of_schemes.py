@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.planned_jobs import known_step as step
-from zprof.model.job import V100, Batch, Degrees, Job, ModelUnit, Residual, Shape
+from zprof.model.job import Batch, Degrees, Job, ModelUnit, Residual, Shape
+from zprof.model.machines import V100
 from zprof.model.plan import Axis, LinkTraffic, Scheme
 from zprof.planner.parallelism import (
     compute_block_traffic,

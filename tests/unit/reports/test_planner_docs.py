@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zprof.cli.entry import parse
-from zprof.model.job import PRESETS
+from zprof.model.machines import MACHINES
 from zprof.model.plan import Assumption
 from zprof.planner import plan, whatif
 
@@ -59,5 +59,5 @@ def test_commands_of_the_page_can_be_parsed() -> None:
     assert len(commands) > 5
     for command in commands:
         parse(command.split())
-    for name in PRESETS:
+    for name in MACHINES:
         assert name in text

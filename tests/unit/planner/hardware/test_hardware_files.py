@@ -6,15 +6,19 @@ from pathlib import Path
 import pytest
 
 from zprof.base.errors import BadInput
-from zprof.model.job import PRESETS, Hardware
-from zprof.planner.request import MAX_FILE_BYTES, find_hardware, read_hardware
+from zprof.model.machines import MACHINES, Hardware
+from zprof.planner.machine_file import MAX_FILE_BYTES, find_hardware, read_hardware
 
 WHOLE = {
     "name": '"ours"',
     "memory_gb": "48",
     "peak_tflops": "181.5",
     "peak_fp32_tflops": "22.5",
+    "peak_fp8_tflops": "363",
+    "peak_fp4_tflops": "726",
     "efficiency": "0.5",
+    "matmul_efficiency": "0.75",
+    "memory_gb_per_s": "864",
     "devices_per_node": "4",
     "node_gb_per_s": "25",
     "intra_gb_per_s": "20.5",
@@ -22,7 +26,10 @@ WHOLE = {
     "inter_latency_us": "15",
     "host_gb_per_s": "24",
 }
-OPTIONAL = {"name", "peak_fp32_tflops", "intra_latency_us", "inter_latency_us", "host_gb_per_s"}
+OPTIONAL = {
+    *("name", "intra_latency_us", "inter_latency_us", "host_gb_per_s", "memory_gb_per_s"),
+    *("peak_fp32_tflops", "peak_fp8_tflops", "peak_fp4_tflops", "matmul_efficiency"),
+}
 
 
 def write_machine(folder: Path, keys: dict[str, str]) -> Path:
@@ -54,6 +61,11 @@ def test_every_key_is_read_with_its_unit(tmp_path: Path) -> None:
         inter_latency_ns=15_000,
         host_bytes_per_s=24e9,
         fp32_flops_per_s=22.5e12,
+        fp8_flops_per_s=363e12,
+        fp4_flops_per_s=726e12,
+        device_bytes_per_s=864e9,
+        matmul_ratio=0.75,
+        source="machine.toml",
     )
     assert read_hardware(write_machine(tmp_path, WHOLE)) == expected
     assert find_hardware(str(tmp_path / "machine.toml")) == expected
@@ -72,12 +84,12 @@ def test_optional_keys_have_defaults_and_required_ones_are_named(tmp_path: Path)
 def test_a_base_supplies_the_keys_that_are_left_out(tmp_path: Path) -> None:
     found = read_hardware(write_machine(tmp_path, {"base": '"h200"', "node_gb_per_s": "50"}))
     assert (found.name, found.node_bytes_per_s) == ("machine", 50e9)
-    assert (found.memory_bytes, found.host_bytes_per_s) == (141e9, PRESETS["h200"].host_bytes_per_s)
+    assert (found.memory_bytes, found.host_bytes_per_s) == (141e9, MACHINES["h200"].host_bytes_per_s)
 
 
 def test_presets_have_the_memory_and_peaks_of_their_data_sheets() -> None:
     sheets = {
-        name: (each.memory_bytes, each.flops_per_s, each.fp32_flops_per_s) for name, each in PRESETS.items()
+        name: (each.memory_bytes, each.flops_per_s, each.fp32_flops_per_s) for name, each in MACHINES.items()
     }
     assert sheets == {
         "v100": (32e9, 125e12, 15.7e12),
@@ -86,10 +98,10 @@ def test_presets_have_the_memory_and_peaks_of_their_data_sheets() -> None:
         "h100": (80e9, 989e12, 67e12),
         "h200": (141e9, 989e12, 67e12),
     }
-    assert all(find_hardware(name.upper()).name == name for name in PRESETS)
+    assert all(find_hardware(name.upper()).name == name for name in MACHINES)
     with pytest.raises(BadInput) as refused:
         find_hardware("b300")
-    assert all(name in refused.value.hint for name in PRESETS)
+    assert all(name in refused.value.hint for name in MACHINES)
 
 
 HUGE = "1" + 400 * "0"

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from zprof.model.job import V100, Batch, Degrees, Hardware, Job, Residual, Shape
+from zprof.model.job import Batch, Degrees, Job, Residual, Shape
+from zprof.model.machines import V100, Hardware
 from zprof.model.plan import Scheme
 from zprof.planner.gpt_units import with_units
 from zprof.planner.memory.closed_forms import make_stashed_term, state_bytes, sum_known_bytes

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.planned_jobs import trillion
-from zprof.model.job import H100, PRESETS, V100, Batch, Degrees, ElementBytes, Hardware, Job, Residual, Shape
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, Residual, Shape
+from zprof.model.machines import H100, MACHINES, V100, Hardware
 from zprof.planner.sensitivity import (
     MIN_SPEED_RATIO,
     analyze_sensitivity,
@@ -63,7 +64,7 @@ def test_the_backward_gathers_and_reduces_each_in_its_own_type() -> None:
 
 
 @settings(max_examples=20)
-@given(st.sampled_from(list(PRESETS.values())), st.floats(0.1, 1.0), st.sampled_from((8, 32, 1024)))
+@given(st.sampled_from(list(MACHINES.values())), st.floats(0.1, 1.0), st.sampled_from((8, 32, 1024)))
 def test_the_speed_holds_from_the_fewest_tokens_on_and_not_before(
     hardware: Hardware, ratio: float, dp: int
 ) -> None:

@@ -4,7 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.planned_jobs import of_preset
-from zprof.model.job import H100, V100, Batch, Degrees, Hardware, Job, ModelUnit, Residual, Shape
+from zprof.model.job import Batch, Degrees, Job, ModelUnit, Residual, Shape
+from zprof.model.machines import H100, V100, Hardware
 from zprof.model.plan import Scheme
 from zprof.planner.gpt_units import with_units
 from zprof.planner.plan import plan
