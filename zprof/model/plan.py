@@ -422,7 +422,9 @@ class Search(Struct, frozen=True, kw_only=True):
     """Layouts of the job on ``devices`` devices, searched over all legal degrees and schemes.
 
     ``front``: the fastest layout for each amount of memory, fastest first; no other layout is faster with
-    less memory. ``best``: the fastest that fits; None if none does. ``tried``: layouts estimated.
+    less memory. ``best``: the fastest that fits with the reserve, else the fastest tight one; None if none
+    does. ``tried``: layouts estimated; ``left_out``: legal layouts beyond the limit of estimates.
+    ``fitting``: layouts that fit, tight ones too. ``smallest``: the estimate with the least memory.
     """
 
     devices: int
@@ -432,12 +434,15 @@ class Search(Struct, frozen=True, kw_only=True):
     fitting: int
     front: tuple[Estimate, ...]
     best: Estimate | None = None
+    smallest: Estimate | None = None
+    left_out: int = 0
 
 
 class Plan(Struct, frozen=True, kw_only=True):
     """The job, every way to distribute it, and the assumptions behind the figures.
 
-    ``verification``: None unless it was requested.
+    ``suggestions``: the fastest layout of each scheme that fits, fastest first, tight ones last.
+    ``search``, ``verification``: None unless they were requested.
     """
 
     schema: str = PLAN_SCHEMA
@@ -447,4 +452,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     assumptions: Mapping[str, Assumption]
     sensitivity: Sensitivity | None = None
     verification: PlanVerification | None = None
+    suggestions: tuple[Estimate, ...] = ()
+    search: Search | None = None
     gaps: tuple[Gap, ...] = ()
