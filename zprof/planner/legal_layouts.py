@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from zprof.model.job import Hardware
 from zprof.model.layout import Framework, Layout, ParallelDegrees, PipelineSchedule
+from zprof.model.machines import Hardware
 from zprof.model.transformer import Attention, Experts, LatentAttention, Mamba, Mlp, Transformer
 
 #: Tensor parallelism beyond 16 ranks leaves too little of a matrix per rank, also inside larger domains.

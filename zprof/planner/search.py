@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from zprof.model.job import Hardware
 from zprof.model.layout import Framework, Layout, PipelineSchedule, Recompute
+from zprof.model.machines import Hardware
 from zprof.model.plan import Estimate, Fit, Search
 from zprof.model.transformer import Transformer
 from zprof.planner.legal_layouts import list_layouts, list_virtual_degrees

@@ -1,7 +1,7 @@
 """Models, a machine and simple estimates for searches; the estimates need no part of the planner."""
 
-from zprof.model.job import H100
 from zprof.model.layout import Framework, Layout, ParallelDegrees, PipelineSchedule, Recompute
+from zprof.model.machines import H100
 from zprof.model.plan import Bound, Estimate, Fit, PlannedStep, Term
 from zprof.model.tenants import Tenant
 from zprof.model.transformer import Attention, Experts, LayerRun, Mlp, Transformer
