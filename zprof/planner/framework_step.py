@@ -1,0 +1,337 @@
+"""Predict the step of a layout: passes of the layers, messages of each kind of parallelism, the pipeline, the
+update.
+
+The passes and data-parallel messages play the schedule of :mod:`zprof.step.from_plan`. On top of it:
+
+    tensor     per entry and exit of a region, forward and backward: all_gather or reduce_scatter of T h e
+    expert     two all_to_all of the routed rows, forward and backward, (E-1)/E of them on the link, exposed
+    context    keys and values travel around the ring, hidden behind attention as far as it lasts
+    pipeline   the bubble of :mod:`zprof.planner.stages`; the slowest stage sets the pace
+    update     bytes of the states / memory bandwidth
+    launch     kernels x launch time, where the host needs longer than the device
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from zprof.model.job import Overlap
+from zprof.model.layout import Framework, Layout, Recompute
+from zprof.model.machines import Hardware
+from zprof.model.plan import Assumption, Bound, PlannedStep
+from zprof.model.transformer import Attention, LatentAttention, Transformer
+from zprof.planner.framework_memory import (
+    count_expert_shards,
+    gradient_bytes,
+    state_bytes_per_element,
+    stored_bytes,
+)
+from zprof.planner.layer_times import Rates, choose_rates, get_peak, time_layer
+from zprof.planner.layers import LayerCost, Product, get_element_bytes
+from zprof.planner.stages import StageParts, count_bubble
+from zprof.step.from_plan import (
+    StackTimes,
+    UnitTimes,
+    all_reduce_ns,
+    build_step_phases,
+    gather_ns,
+    make_group,
+    sum_phases,
+)
+
+_NS_PER_S = 1e9
+_FP32 = 4
+#: Bytes per logit that the loss moves, fused and unfused.
+_FUSED_LOSS_MOVED, _UNFUSED_LOSS_MOVED = 8, 34
+#: Passes over the states that foreach optimizers make in place of a fused one's.
+_FOREACH_PASSES = 1.8
+#: Share of tensor-parallel messages that Megatron hides behind the products they belong to.
+_TENSOR_OVERLAP = 0.5
+#: Host time of DeepSpeed's hooks: per layer and pass of stage 3, and per layer of the reductions of stages 1
+#: and 2.
+_STAGE_3_HOOK_NS, _REDUCTION_HOOK_NS = 6_000_000, 500_000
+#: A part of the step is what bounds it from this share on.
+_LAUNCH_SHARE, _BOUND_SHARE = 0.10, 0.10
+#: Share of hidden collective time by which the concurrent compute gets longer: both use processors and memory.
+CONTENTION_RATIO = 0.3
+
+STEP_ASSUMPTIONS: Mapping[str, Assumption] = {
+    "framework.wall": Assumption(
+        formula="compute + exposed transfer + idle", source="the schedule of each framework"
+    ),
+    "framework.transfer": Assumption(
+        formula="data parallel: what the schedule does not hide; tensor and expert parallel: all of it "
+        "(Megatron hides half of the tensor-parallel messages); context parallel: beyond the attention",
+        source="zprof's schedule of a step; arXiv 2205.05198; arXiv 2104.04473",
+        deviation="experts are evenly loaded; no overlap of all_to_all",
+    ),
+    "framework.idle": Assumption(
+        formula="1F1B, GPipe (p-1)(f+b); interleaved that / v; zero-bubble a third; and kernels x launch "
+        "time beyond the device's time",
+        source="arXiv 2104.04473, section 2.2; arXiv 2401.10241",
+        deviation="the slowest stage sets the pace",
+    ),
+    "framework.collectives": Assumption(
+        formula="ring or tree on the links of the machine", source="nccl-tests, doc/PERFORMANCE.md"
+    ),
+}
+_LEAVES = {
+    "wall_ns": "framework.wall",
+    "compute_ns": "framework.compute",
+    "exposed_transfer_ns": "framework.transfer",
+    "exposed_memcpy_ns": "framework.transfer",
+    "idle_ns": "framework.idle",
+    "collective_ns": "framework.collectives",
+    "overlapped_ns": "framework.transfer",
+    "efficiency_ratio": "framework.wall",
+}
+
+
+class FrameworkStep(Struct, frozen=True, kw_only=True):
+    """The ledger of a step, the host's launch time, flop of the model by rank, and what bounds the step."""
+
+    step: PlannedStep
+    launch_ns: int
+    model_flops_ratio: float
+    bound: Bound
+
+
+def plan_framework_step(
+    model: Transformer, stages: tuple[StageParts, ...], layout: Layout, hardware: Hardware
+) -> FrameworkStep:
+    """Return the step of the slowest stage."""
+    rates = choose_rates(hardware, layout)
+    slowest = max(stages, key=lambda parts: _weigh(model, parts, rates, layout))
+    layers = [(count, cost, time_layer(cost, rates, layout)) for count, cost in slowest.layers]
+    root_forward, root_backward = _time_root(model, slowest, rates, layout)
+    units, ring_ns = [], 0.0
+    for count, cost, times in layers:
+        tensor_ns, routed_ns = _tensor_ns(cost, layout, hardware), _routed_ns(cost, layout, hardware)
+        context_ns = _exposed_context_ns(model, cost, layout, hardware, times.forward_ns)
+        one = tensor_ns + 2 * routed_ns + context_ns
+        again = one if layout.recompute is Recompute.FULL else 0.0
+        gather, reduce = _data_ns(cost.dense_elements, cost.expert_elements, layout, hardware)
+        units.append(
+            UnitTimes(
+                count=count,
+                forward_ns=round(times.forward_ns),
+                backward_ns=round(times.backward_ns),
+                gather_ns=round(gather),
+                reduce_ns=round(reduce),
+                model_forward_ns=round(one),
+                model_backward_ns=round(one + context_ns + again),
+            )
+        )
+        ring_ns += count * (2 * one + again)
+    gather, reduce = _data_ns(slowest.root_elements, 0.0, layout, hardware)
+    root = UnitTimes(
+        forward_ns=round(root_forward),
+        backward_ns=round(root_backward),
+        gather_ns=round(gather),
+        reduce_ns=round(reduce),
+    )
+    stack = StackTimes(units=tuple(units), root=root)
+    return _add_up(model, stages, slowest, stack, sum(n * t.kernels for n, _, t in layers), layout, hardware)
+
+
+def _add_up(
+    model: Transformer,
+    stages: tuple[StageParts, ...],
+    slowest: StageParts,
+    stack: StackTimes,
+    kernels: float,
+    layout: Layout,
+    hardware: Hardware,
+) -> FrameworkStep:
+    rates = choose_rates(hardware, layout)
+    overlap = Overlap(prefetch=1, keep_last=not layout.reshard)
+    phases = sum_phases(
+        build_step_phases(
+            stack, stage=_choose_schedule(layout), micro_batches=layout.micro_batches, overlap=overlap
+        )
+    )
+    update = max(_update_ns(parts, layout, rates) for parts in stages)
+    if layout.framework is Framework.DEEPSPEED and layout.stage in (1, 2):  # gathered after the update
+        update_gather = sum(unit.count * unit.gather_ns for unit in (*stack.units, stack.root) if unit)
+    else:
+        update_gather = 0
+    hidden = phases.collective_ns - phases.exposed_transfer_ns
+    compute = phases.compute_ns + round(update + CONTENTION_RATIO * hidden)
+    one = (phases.compute_ns + phases.exposed_transfer_ns) / layout.micro_batches
+    bubble = round(count_bubble(layout) * one)
+    transfers = round(_pipeline_ns(model, layout, hardware))
+    launch = round(kernels * layout.micro_batches * rates.launch_ns + _hook_ns(slowest, layout))
+    exposed = phases.exposed_transfer_ns + transfers + update_gather
+    starved = max(0, launch - phases.compute_ns - phases.exposed_transfer_ns)
+    wall = compute + exposed + bubble + starved
+    collective = phases.collective_ns + transfers + update_gather
+    flop = _model_flop(stages, layout, model)
+    peak = get_peak(hardware, layout.precision) / _NS_PER_S
+    return FrameworkStep(
+        step=PlannedStep(
+            wall_ns=wall,
+            compute_ns=compute,
+            exposed_transfer_ns=exposed,
+            exposed_memcpy_ns=0,
+            idle_ns=bubble + starved,
+            collective_ns=max(collective, exposed),
+            overlapped_ns=max(0, collective - exposed),
+            efficiency_ratio=compute / wall,
+            assumptions=_LEAVES,
+        ),
+        launch_ns=launch,
+        model_flops_ratio=flop / (wall * peak),
+        bound=_choose_bound(wall, starved, exposed, bubble),
+    )
+
+
+def _choose_bound(wall: int, starved: int, exposed: int, bubble: int) -> Bound:
+    if starved > _LAUNCH_SHARE * wall:
+        return Bound.LAUNCH
+    if max(exposed, bubble) > _BOUND_SHARE * wall:
+        return Bound.NETWORK if exposed >= bubble else Bound.BUBBLE
+    return Bound.COMPUTE
+
+
+def _choose_schedule(layout: Layout) -> int:
+    """Return the ZeRO stage whose schedule the framework plays."""
+    if layout.degrees.data * layout.degrees.context == 1:
+        return 0
+    if layout.framework is Framework.DEEPSPEED and layout.stage in (1, 2):
+        return 0 if layout.stage == 1 else 2
+    return layout.stage
+
+
+def _weigh(model: Transformer, parts: StageParts, rates: Rates, layout: Layout) -> float:
+    layers = sum(count * time_layer(cost, rates, layout).forward_ns for count, cost in parts.layers)
+    return layers + _time_root(model, parts, rates, layout)[0]
+
+
+def _time_root(model: Transformer, parts: StageParts, rates: Rates, layout: Layout) -> tuple[float, float]:
+    """Return the forward and backward time of the head and the loss; the embedding takes hardly any."""
+    if not parts.vocabulary:
+        return 0.0, 0.0
+    tokens = layout.tokens / layout.degrees.context
+    head = Product(rows=tokens, inner=model.hidden, columns=parts.vocabulary)
+    product = max(head.flop / rates.plain_product, 0.0)
+    moved = _FUSED_LOSS_MOVED if layout.kernels.fused_loss else _UNFUSED_LOSS_MOVED
+    loss = moved * tokens * parts.vocabulary / rates.bytes
+    return product + loss / 2, 2 * product + loss / 2
+
+
+def _data_ns(dense: float, experts: float, layout: Layout, hardware: Hardware) -> tuple[float, float]:
+    """Return the time to gather and to reduce elements over the data-parallel ranks."""
+    degrees, element = layout.degrees, get_element_bytes(layout)
+    ranks = degrees.data * degrees.context
+    if ranks == 1 and not experts:
+        return 0.0, 0.0
+    wire = _FP32 if layout.fp32_reduce else element
+    if layout.framework is Framework.DDP:
+        wire = stored_bytes(layout)
+    if layout.stage == 0:
+        group = make_group(hardware, ranks, degrees.tensor)
+        return 0.0, all_reduce_ns(group, wire * dense)
+    group = make_group(hardware, degrees.shard, degrees.tensor)
+    gather, reduce = gather_ns(group, element * dense), gather_ns(group, wire * dense)
+    if degrees.replicas > 1:
+        replicas = make_group(hardware, degrees.replicas, degrees.tensor * degrees.shard)
+        reduce += all_reduce_ns(replicas, wire * dense / degrees.shard)
+    if experts:
+        ring = make_group(hardware, round(count_expert_shards(layout)), degrees.expert)
+        gather += gather_ns(ring, element * experts)
+        reduce += gather_ns(ring, wire * experts)
+    return gather, reduce
+
+
+def _tensor_ns(cost: LayerCost, layout: Layout, hardware: Hardware) -> float:
+    """Return the exposed time of a layer's tensor-parallel messages in one pass."""
+    if not cost.boundaries:
+        return 0.0
+    group = make_group(hardware, layout.degrees.tensor)
+    time = cost.boundaries * gather_ns(group, cost.stream)
+    return time * (1 - _TENSOR_OVERLAP) if layout.framework is Framework.MEGATRON else time
+
+
+def _routed_ns(cost: LayerCost, layout: Layout, hardware: Hardware) -> float:
+    """Return the time of one all_to_all of a layer's routed rows."""
+    routed, ranks = cost.sum("routed"), layout.degrees.expert
+    if not routed or ranks == 1:
+        return 0.0
+    group = make_group(hardware, ranks)
+    share = hardware.intra_bytes_per_s
+    if group.nodes > 1:  # rows for other nodes leave through the rank's share of the cards
+        outside = (group.nodes - 1) / group.nodes
+        cards = hardware.node_bytes_per_s / hardware.devices_per_node
+        return group.hop_ns + routed * max((1 - outside) / share, outside / cards) * _NS_PER_S
+    return group.hop_ns + routed * (ranks - 1) / ranks / share * _NS_PER_S
+
+
+def _exposed_context_ns(
+    model: Transformer, cost: LayerCost, layout: Layout, hardware: Hardware, forward_ns: float
+) -> float:
+    """Return the time of the ring of keys and values beyond the layer's forward pass."""
+    ranks = layout.degrees.context
+    if ranks == 1 or not cost.sum("attention_flop"):
+        return 0.0
+    mixers = [run.mixer for run in model.layers if isinstance(run.mixer, Attention | LatentAttention)]
+    width = max(
+        2 * mixer.key_width if isinstance(mixer, Attention) else mixer.kv_rank + mixer.rope_width
+        for mixer in mixers
+    )
+    size = layout.tokens * width * get_element_bytes(layout) / layout.degrees.tensor
+    group = make_group(hardware, ranks, layout.degrees.tensor)
+    return max(0.0, gather_ns(group, size) - forward_ns)
+
+
+def _pipeline_ns(model: Transformer, layout: Layout, hardware: Hardware) -> float:
+    """Return the transfers that fill and drain the pipeline."""
+    degrees = layout.degrees
+    if degrees.pipeline == 1:
+        return 0.0
+    size = layout.tokens / degrees.context * model.hidden * get_element_bytes(layout) / degrees.tensor
+    inside = degrees.devices <= hardware.devices_per_node
+    rate = hardware.intra_bytes_per_s if inside else hardware.node_bytes_per_s / hardware.devices_per_node
+    latency = hardware.intra_latency_ns if inside else hardware.inter_latency_ns
+    return 2 * (degrees.pipeline - 1) * (latency + size / rate * _NS_PER_S)
+
+
+def _update_ns(parts: StageParts, layout: Layout, rates: Rates) -> float:
+    """Return the time of the update: states, weights and gradients are read, the first two written."""
+    if layout.stage >= 1:
+        local = parts.dense_elements / layout.degrees.shard
+        local += parts.expert_elements / count_expert_shards(layout)
+    else:
+        local = parts.elements
+    moved = 2 * state_bytes_per_element(layout) + 2 * stored_bytes(layout) + gradient_bytes(layout)
+    passes = 1.0
+    if layout.framework in (Framework.DDP, Framework.FSDP2) and layout.buffers.foreach_optimizer:
+        passes = _FOREACH_PASSES
+    return passes * moved * local / rates.bytes
+
+
+def _hook_ns(parts: StageParts, layout: Layout) -> float:
+    """Return the host time of DeepSpeed's hooks in a step."""
+    if layout.framework is not Framework.DEEPSPEED or not layout.stage:
+        return 0.0
+    passes = 3 if layout.recompute is Recompute.NONE else 4
+    per_layer = _STAGE_3_HOOK_NS * passes if layout.stage == 3 else _REDUCTION_HOOK_NS
+    return per_layer * parts.layer_count * layout.micro_batches
+
+
+def _model_flop(stages: tuple[StageParts, ...], layout: Layout, model: Transformer) -> float:
+    """Return the flop of a step on one rank, averaged over the stages, without recomputation."""
+    tokens = layout.tokens / layout.degrees.context
+    per_layer = max(
+        (
+            sum(count * _layer_flop(cost) for count, cost in parts.layers) / max(1, parts.layer_count)
+            for parts in stages
+        ),
+        default=0.0,
+    )
+    layers = per_layer * model.layer_count / layout.degrees.pipeline
+    words = model.vocabulary / layout.degrees.tensor / layout.degrees.pipeline
+    return 3 * (layers + 2 * tokens * model.hidden * words) * layout.micro_batches
+
+
+def _layer_flop(cost: LayerCost) -> float:
+    return sum(product.flop for product in cost.products) + cost.sum("attention_flop")
