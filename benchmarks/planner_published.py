@@ -2,10 +2,10 @@
 
     python -m benchmarks.planner_published [--part reported|calibration|all] [--rows] [--json FILE]
 
-Prints, by source, device and scheme: jobs called too large for a device on which they ran, the median error of
-throughput and memory, and how many lie within 20 %. Constants of the planner come from hardware data and from rows
-named *calibration*; the table of rows named *reported* stands in docs/planner.md. No constant of the memory comes
-from these rows.
+Prints, by source, device and scheme: jobs called too large for a device on which they ran, the median error
+of throughput and memory, and how many lie within 20 %. Constants of the planner come from hardware data and
+from rows named *calibration*; the table of rows named *reported* stands in docs/planner.md. No constant of
+the memory comes from these rows.
 """
 
 import argparse
@@ -128,7 +128,7 @@ def list_outcomes(part: str) -> tuple[list[Outcome], list[str]]:
 
 def list_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Yield the lines of the table, in Markdown."""
-    yield "| source | device | scheme | rows | too large | speed, median error | median size of it | within 20 % | memory |"
+    yield "| source | device | scheme | rows | too large | speed | its size | within 20 % | memory |"
     yield "|---|---|---|---|---|---|---|---|---|"
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for each in outcomes:
@@ -184,13 +184,14 @@ def _format_row(each: Outcome) -> str:
     speed = "" if each.speed_error is None else f"{each.speed_error:+.0%}"
     memory = "" if each.memory_error is None else f"{each.memory_error:+.0%}"
     return (
-        f"{each.source:<16} {each.part[:4]} {each.device:<10} {each.scheme:<22} {each.job:<44} {each.fit.value:<9} "
-        f"{each.bound:<8} speed {speed:>6} memory {memory:>6} {each.step:8.0f} ms"
+        f"{each.source:<16} {each.part[:4]} {each.device:<10} {each.scheme:<22} {each.job:<44} "
+        f"{each.fit.value:<9} {each.bound:<8} speed {speed:>6} memory {memory:>6} {each.step:8.0f} ms"
     )
 
 
 def _read_llm_foundry(row: Row) -> Job:
-    """Read a row of MosaicML's MPT models: FSDP with bf16 messages, flash attention, fused loss, torch 2.0."""
+    """Read a row of MosaicML's MPT models: FSDP with bf16 messages, flash attention, fused loss, torch
+    2.0."""
     sequence, gpus, full = int(row["sequence"]), int(row["gpus"]), row["checkpointing"] == "True"
     attention = Attention(
         heads=int(row["heads"]),

@@ -92,8 +92,8 @@ class Kernels(Struct, frozen=True, kw_only=True):
     """Which operators are fused, as frameworks run them by default.
 
     ``fused_loss``: the head's logits stay in 16 bits, and their gradient takes their place. ``compiled``: the
-    layers are compiled, so elementwise operators are fused. ``flash_version``: generation of the flash attention
-    kernels: 1 (2022), 2 (2023, torch's default), 3 (2024: Hopper, cuDNN).
+    layers are compiled, so elementwise operators are fused. ``flash_version``: generation of the flash
+    attention kernels: 1 (2022), 2 (2023, torch's default), 3 (2024: Hopper, cuDNN).
     """
 
     flash_attention: bool = True

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from zprof.model.gaps import Gap
 from zprof.model.job import Degrees, Job
-from zprof.model.layout import Layout
+from zprof.model.layout import Framework, Layout
 from zprof.model.tenants import Tenant
 
 
@@ -290,10 +290,12 @@ class Term(Struct, frozen=True, kw_only=True):
 
 
 class Axis(StrEnum):
-    """Kind of parallelism that causes traffic; HOST: between a device and its host."""
+    """Kind of parallelism that causes traffic; MODEL: tensor parallelism; HOST: between device and host."""
 
     DATA = "data"
     MODEL = "model"
+    CONTEXT = "context"
+    EXPERT = "expert"
     PIPELINE = "pipeline"
     HOST = "host"
 
@@ -335,42 +337,6 @@ class PlannedStep(Struct, frozen=True, kw_only=True):
     assumptions: Mapping[str, str] = field(default_factory=dict)
 
 
-class PlanRow(Struct, frozen=True, kw_only=True):
-    """One way to distribute the model, per device.
-
-    The known ``terms`` sum to ``least_bytes``; ``peak_bytes`` is None if a term is unknown. ``state_bytes``:
-    parameters, gradients and optimizer state at rest, by the formula of the scheme; at the peak, some
-    gradients may not exist yet and others may not be sharded yet. ``fits``: None if unknown, False if the
-    known terms alone do not fit. ``left_bytes``: device memory minus the peak, negative if it does not fit;
-    None if the peak or the device is unknown. ``tight``: it fits, but leaves little for memory that no plan
-    includes: the CUDA context, buffers of the communication library, fragmentation. ``largest_parameters``:
-    the largest model that fits with the job's width or with its number of layers, whichever is larger; an
-    upper bound if the peak is not fully known, based only on the states if nothing else is known; None
-    without hardware. ``peak_at``: the moment of the step. ``micro_batches``: per replica and step; the global
-    batch is the same in all schemes, up to the rounding to complete micro-batches. ``assumed``: own leaves
-    based on parts of the job that were not given (``Job.assumed``); terms and tenants have the same basis as
-    ``peak_bytes``.
-    """
-
-    scheme: Scheme
-    stage: int | None
-    degrees: Degrees
-    micro_batches: int = 1
-    terms: tuple[Term, ...]
-    tenants: Mapping[Tenant, int]
-    state_bytes: int
-    least_bytes: int
-    peak_bytes: int | None
-    peak_at: str
-    fits: bool | None
-    largest_parameters: int | None
-    left_bytes: int | None = None
-    tight: bool = False
-    links: tuple[LinkTraffic, ...] = ()
-    step: PlannedStep | None = None
-    assumed: tuple[str, ...] = ()
-
-
 class Fit(StrEnum):
     """Whether a layout fits in the memory of a device.
 
@@ -390,6 +356,69 @@ class Bound(StrEnum):
     LAUNCH = "launch"
     NETWORK = "network"
     BUBBLE = "bubble"
+
+
+class PlanRow(Struct, frozen=True, kw_only=True):
+    """One way to distribute the model, per device.
+
+    The known ``terms`` sum to ``least_bytes``; ``peak_bytes`` is None if a term is unknown. ``state_bytes``:
+    parameters, gradients and optimizer state at rest, by the formula of the scheme; at the peak, some
+    gradients may not exist yet and others may not be sharded yet. ``fits``: None if unknown, False if the
+    known terms alone do not fit. ``left_bytes``: device memory minus the peak, negative if it does not fit;
+    None if the peak or the device is unknown. ``tight``: it fits, but leaves little for memory that no plan
+    includes: the CUDA context, buffers of the communication library, fragmentation. ``largest_parameters``:
+    the largest model that fits with the job's width or with its number of layers, whichever is larger; an
+    upper bound if the peak is not fully known, based only on the states if nothing else is known; None
+    without hardware. ``peak_at``: the moment of the step. ``micro_batches``: per replica and step; the global
+    batch is the same in all schemes, up to the rounding to complete micro-batches. ``assumed``: own leaves
+    based on parts of the job that were not given (``Job.assumed``); terms and tenants have the same basis as
+    ``peak_bytes``. Rows of a framework also have a ``layout``, its ``reserve_bytes`` for context,
+    communication library and fragmentation, ``tokens_per_s`` per device, the host's ``launch_ns`` and what
+    bounds the step.
+    """
+
+    scheme: Scheme
+    stage: int | None
+    degrees: Degrees
+    micro_batches: int = 1
+    terms: tuple[Term, ...]
+    tenants: Mapping[Tenant, int]
+    state_bytes: int
+    least_bytes: int
+    peak_bytes: int | None
+    peak_at: str
+    fits: bool | None
+    largest_parameters: int | None
+    left_bytes: int | None = None
+    tight: bool = False
+    links: tuple[LinkTraffic, ...] = ()
+    step: PlannedStep | None = None
+    assumed: tuple[str, ...] = ()
+    layout: Layout | None = None
+    reserve_bytes: int | None = None
+    tokens_per_s: float | None = None
+    launch_ns: int | None = None
+    bound: Bound | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the column: the framework's scheme with its degree, or the paper's scheme."""
+        if self.layout is None:
+            return SCHEME_NAMES[self.scheme]
+        degrees = self.layout.degrees
+        match self.scheme:
+            case Scheme.DATA_PARALLEL:
+                return "DDP"
+            case Scheme.ZERO_3:
+                return "FSDP2" if self.layout.framework is Framework.FSDP2 else "ZeRO-3"
+            case Scheme.MODEL_PARALLEL:
+                return f"TP {degrees.tensor}"
+            case Scheme.GPIPE:
+                return f"GPipe {degrees.pipeline}"
+            case Scheme.PIPEDREAM:
+                return f"PP {degrees.pipeline}"
+            case _:
+                return SCHEME_NAMES[self.scheme]
 
 
 class Estimate(Struct, frozen=True, kw_only=True):

@@ -36,4 +36,5 @@ def estimate_layout(model: Transformer, layout: Layout, hardware: Hardware) -> E
         tokens_per_s=layout.step_tokens / layout.degrees.devices / wall_s,
         model_flops_ratio=step.model_flops_ratio,
         bound=step.bound,
+        links=step.links,
     )

@@ -156,6 +156,11 @@ def judge_fit(peak_bytes: int, reserve_bytes: int, memory_bytes: int) -> Fit:
     return Fit.TOO_LARGE if is_too_large else Fit.TIGHT
 
 
+def count_state_bytes(parts: StageParts, layout: Layout) -> float:
+    """Return parameters, gradients and optimizer state at rest."""
+    return sum(_states(parts, layout, gradients=True).values())
+
+
 def count_expert_shards(layout: Layout) -> float:
     """Return the ranks that share the optimizer state of one expert."""
     degrees = layout.degrees

@@ -18,24 +18,29 @@ from msgspec import Struct
 from zprof.model.job import Overlap
 from zprof.model.layout import Framework, Layout, Recompute
 from zprof.model.machines import Hardware
-from zprof.model.plan import Assumption, Bound, PlannedStep
-from zprof.model.transformer import Attention, LatentAttention, Transformer
+from zprof.model.plan import Assumption, Bound, LinkTraffic, PlannedStep
+from zprof.model.transformer import Transformer
 from zprof.planner.framework_memory import (
     count_expert_shards,
     gradient_bytes,
     state_bytes_per_element,
     stored_bytes,
 )
+from zprof.planner.framework_messages import (
+    list_traffic,
+    time_context,
+    time_data,
+    time_pipeline,
+    time_routed,
+    time_tensor,
+)
 from zprof.planner.layer_times import Rates, choose_rates, get_peak, time_layer
-from zprof.planner.layers import LayerCost, Product, get_element_bytes
+from zprof.planner.layers import LayerCost, Product
 from zprof.planner.stages import StageParts, count_bubble
 from zprof.step.from_plan import (
     StackTimes,
     UnitTimes,
-    all_reduce_ns,
     build_step_phases,
-    gather_ns,
-    make_group,
     sum_phases,
 )
 
@@ -52,7 +57,8 @@ _TENSOR_OVERLAP = 0.5
 _STAGE_3_HOOK_NS, _REDUCTION_HOOK_NS = 6_000_000, 500_000
 #: A part of the step is what bounds it from this share on.
 _LAUNCH_SHARE, _BOUND_SHARE = 0.10, 0.10
-#: Share of hidden collective time by which the concurrent compute gets longer: both use processors and memory.
+#: Share of hidden collective time by which the concurrent compute gets longer: both use processors and
+#: memory.
 CONTENTION_RATIO = 0.3
 
 STEP_ASSUMPTIONS: Mapping[str, Assumption] = {
@@ -88,9 +94,10 @@ _LEAVES = {
 
 
 class FrameworkStep(Struct, frozen=True, kw_only=True):
-    """The ledger of a step, the host's launch time, flop of the model by rank, and what bounds the step."""
+    """The ledger of a step, its traffic, the host's launch time, and what bounds the step."""
 
     step: PlannedStep
+    links: tuple[LinkTraffic, ...]
     launch_ns: int
     model_flops_ratio: float
     bound: Bound
@@ -104,13 +111,13 @@ def plan_framework_step(
     slowest = max(stages, key=lambda parts: _weigh(model, parts, rates, layout))
     layers = [(count, cost, time_layer(cost, rates, layout)) for count, cost in slowest.layers]
     root_forward, root_backward = _time_root(model, slowest, rates, layout)
-    units, ring_ns = [], 0.0
+    units = []
     for count, cost, times in layers:
-        tensor_ns, routed_ns = _tensor_ns(cost, layout, hardware), _routed_ns(cost, layout, hardware)
-        context_ns = _exposed_context_ns(model, cost, layout, hardware, times.forward_ns)
-        one = tensor_ns + 2 * routed_ns + context_ns
+        tensor_ns, routed_ns = time_tensor(cost, layout, hardware), time_routed(cost, layout, hardware)
+        context_ns = max(0.0, time_context(model, cost, layout, hardware) - times.forward_ns)
+        one = (1 - _hide_tensor(layout)) * tensor_ns + 2 * routed_ns + context_ns
         again = one if layout.recompute is Recompute.FULL else 0.0
-        gather, reduce = _data_ns(cost.dense_elements, cost.expert_elements, layout, hardware)
+        gather, reduce = time_data(cost.dense_elements, cost.expert_elements, layout, hardware)
         units.append(
             UnitTimes(
                 count=count,
@@ -122,8 +129,7 @@ def plan_framework_step(
                 model_backward_ns=round(one + context_ns + again),
             )
         )
-        ring_ns += count * (2 * one + again)
-    gather, reduce = _data_ns(slowest.root_elements, 0.0, layout, hardware)
+    gather, reduce = time_data(slowest.root_elements, 0.0, layout, hardware)
     root = UnitTimes(
         forward_ns=round(root_forward),
         backward_ns=round(root_backward),
@@ -159,7 +165,7 @@ def _add_up(
     compute = phases.compute_ns + round(update + CONTENTION_RATIO * hidden)
     one = (phases.compute_ns + phases.exposed_transfer_ns) / layout.micro_batches
     bubble = round(count_bubble(layout) * one)
-    transfers = round(_pipeline_ns(model, layout, hardware))
+    transfers = round(time_pipeline(model, layout, hardware))
     launch = round(kernels * layout.micro_batches * rates.launch_ns + _hook_ns(slowest, layout))
     exposed = phases.exposed_transfer_ns + transfers + update_gather
     starved = max(0, launch - phases.compute_ns - phases.exposed_transfer_ns)
@@ -179,6 +185,7 @@ def _add_up(
             efficiency_ratio=compute / wall,
             assumptions=_LEAVES,
         ),
+        links=tuple(list_traffic(model, slowest, layout, hardware)),
         launch_ns=launch,
         model_flops_ratio=flop / (wall * peak),
         bound=_choose_bound(wall, starved, exposed, bubble),
@@ -219,80 +226,8 @@ def _time_root(model: Transformer, parts: StageParts, rates: Rates, layout: Layo
     return product + loss / 2, 2 * product + loss / 2
 
 
-def _data_ns(dense: float, experts: float, layout: Layout, hardware: Hardware) -> tuple[float, float]:
-    """Return the time to gather and to reduce elements over the data-parallel ranks."""
-    degrees, element = layout.degrees, get_element_bytes(layout)
-    ranks = degrees.data * degrees.context
-    if ranks == 1 and not experts:
-        return 0.0, 0.0
-    wire = _FP32 if layout.fp32_reduce else element
-    if layout.framework is Framework.DDP:
-        wire = stored_bytes(layout)
-    if layout.stage == 0:
-        group = make_group(hardware, ranks, degrees.tensor)
-        return 0.0, all_reduce_ns(group, wire * dense)
-    group = make_group(hardware, degrees.shard, degrees.tensor)
-    gather, reduce = gather_ns(group, element * dense), gather_ns(group, wire * dense)
-    if degrees.replicas > 1:
-        replicas = make_group(hardware, degrees.replicas, degrees.tensor * degrees.shard)
-        reduce += all_reduce_ns(replicas, wire * dense / degrees.shard)
-    if experts:
-        ring = make_group(hardware, round(count_expert_shards(layout)), degrees.expert)
-        gather += gather_ns(ring, element * experts)
-        reduce += gather_ns(ring, wire * experts)
-    return gather, reduce
-
-
-def _tensor_ns(cost: LayerCost, layout: Layout, hardware: Hardware) -> float:
-    """Return the exposed time of a layer's tensor-parallel messages in one pass."""
-    if not cost.boundaries:
-        return 0.0
-    group = make_group(hardware, layout.degrees.tensor)
-    time = cost.boundaries * gather_ns(group, cost.stream)
-    return time * (1 - _TENSOR_OVERLAP) if layout.framework is Framework.MEGATRON else time
-
-
-def _routed_ns(cost: LayerCost, layout: Layout, hardware: Hardware) -> float:
-    """Return the time of one all_to_all of a layer's routed rows."""
-    routed, ranks = cost.sum("routed"), layout.degrees.expert
-    if not routed or ranks == 1:
-        return 0.0
-    group = make_group(hardware, ranks)
-    share = hardware.intra_bytes_per_s
-    if group.nodes > 1:  # rows for other nodes leave through the rank's share of the cards
-        outside = (group.nodes - 1) / group.nodes
-        cards = hardware.node_bytes_per_s / hardware.devices_per_node
-        return group.hop_ns + routed * max((1 - outside) / share, outside / cards) * _NS_PER_S
-    return group.hop_ns + routed * (ranks - 1) / ranks / share * _NS_PER_S
-
-
-def _exposed_context_ns(
-    model: Transformer, cost: LayerCost, layout: Layout, hardware: Hardware, forward_ns: float
-) -> float:
-    """Return the time of the ring of keys and values beyond the layer's forward pass."""
-    ranks = layout.degrees.context
-    if ranks == 1 or not cost.sum("attention_flop"):
-        return 0.0
-    mixers = [run.mixer for run in model.layers if isinstance(run.mixer, Attention | LatentAttention)]
-    width = max(
-        2 * mixer.key_width if isinstance(mixer, Attention) else mixer.kv_rank + mixer.rope_width
-        for mixer in mixers
-    )
-    size = layout.tokens * width * get_element_bytes(layout) / layout.degrees.tensor
-    group = make_group(hardware, ranks, layout.degrees.tensor)
-    return max(0.0, gather_ns(group, size) - forward_ns)
-
-
-def _pipeline_ns(model: Transformer, layout: Layout, hardware: Hardware) -> float:
-    """Return the transfers that fill and drain the pipeline."""
-    degrees = layout.degrees
-    if degrees.pipeline == 1:
-        return 0.0
-    size = layout.tokens / degrees.context * model.hidden * get_element_bytes(layout) / degrees.tensor
-    inside = degrees.devices <= hardware.devices_per_node
-    rate = hardware.intra_bytes_per_s if inside else hardware.node_bytes_per_s / hardware.devices_per_node
-    latency = hardware.intra_latency_ns if inside else hardware.inter_latency_ns
-    return 2 * (degrees.pipeline - 1) * (latency + size / rate * _NS_PER_S)
+def _hide_tensor(layout: Layout) -> float:
+    return _TENSOR_OVERLAP if layout.framework is Framework.MEGATRON else 0.0
 
 
 def _update_ns(parts: StageParts, layout: Layout, rates: Rates) -> float:

@@ -30,8 +30,8 @@ PRECISION_RATIO = {
     ComputePrecision.MXFP8: 0.75,
     ComputePrecision.NVFP4: 0.55,
 }
-#: Share of the 16-bit peak that flash attention reaches, forward and backward, by generation, and the most that
-#: a generation reaches on any device: the second one does not use Hopper's matrix instructions.
+#: Share of the 16-bit peak that flash attention reaches, forward and backward, by generation, and the most
+#: that a generation reaches on any device: the second one does not use Hopper's matrix instructions.
 _ATTENTION_RATIOS = {1: 0.31, 2: 0.55, 3: 0.60}
 _MAX_ATTENTION_FLOPS_PER_S = {1: 180e12, 2: 380e12, 3: 3e15}
 #: Share of the memory bandwidth that elementwise kernels reach.
@@ -50,8 +50,8 @@ _MOVED_BACKWARD = 2.0
 
 TIME_ASSUMPTIONS: Mapping[str, Assumption] = {
     "framework.compute": Assumption(
-        formula="sum over kernels: max(flop / (peak x share), bytes / bandwidth) + 4 us; attention at the share "
-        "of its kernels; backward: twice the products, 2.5 x the attention; the update's bytes / bandwidth",
+        formula="sum over kernels: max(flop / (peak x share), bytes / bandwidth) + 4 us; attention at the "
+        "share of its kernels; backward: twice the products, 2.5 x the attention; update: bytes / bandwidth",
         source="data sheets; measured share of one large product; calibration rows of benchmarks/data",
         deviation="no slowdown by concurrent collectives beyond the calibrated share",
     ),

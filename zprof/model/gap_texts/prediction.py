@@ -52,6 +52,12 @@ TEXTS = {
         "the fp32 peak of {hardware} is unknown; only its 16-bit peak is",
         "set peak_fp32_tflops in the hardware file, or plan with --precision bf16",
     ),
+    "plan_without_precision_peak": GapText(
+        GapKind.PLAN,
+        "step times",
+        "the {precision} peak of {hardware} is unknown; its 16-bit peak is used",
+        "set peak_fp8_tflops or peak_fp4_tflops in the hardware file",
+    ),
     "plan_without_tensor_sizes": GapText(
         GapKind.PLAN,
         "times of {schemes}",

@@ -1,0 +1,207 @@
+"""Time the messages of a layer, by kind of parallelism, and sum the bytes that a device sends in a step.
+
+    data       stage 0: all_reduce of the gradients; stages 1 to 3: reduce_scatter, and all_gathers
+    tensor     per entry and exit of a region, forward and backward: all_gather or reduce_scatter of T h e
+    expert     two all_to_all of the routed rows, forward and backward; rows for other nodes leave through the
+               rank's share of the cards
+    context    keys and values travel around the ring
+    pipeline   T h e / N per boundary, direction, micro-batch and chunk
+
+As in the ZeRO paper, an all_reduce counts twice its tensor.
+"""
+
+from collections.abc import Iterator
+
+from zprof.model.layout import Framework, Layout, Recompute
+from zprof.model.machines import Hardware
+from zprof.model.plan import Axis, LinkTraffic
+from zprof.model.transformer import Attention, LatentAttention, Transformer
+from zprof.planner.framework_memory import count_expert_shards, stored_bytes
+from zprof.planner.layers import LayerCost, get_element_bytes
+from zprof.planner.stages import StageParts
+from zprof.step.from_plan import all_reduce_ns, gather_ns, get_link_name, make_group, ring_bytes
+
+_NS_PER_S = 1e9
+_FP32 = 4
+_KEY = "framework.collectives"
+
+
+def time_data(dense: float, experts: float, layout: Layout, hardware: Hardware) -> tuple[float, float]:
+    """Return the time to gather and to reduce elements over the data-parallel ranks."""
+    degrees, element = layout.degrees, get_element_bytes(layout)
+    ranks = degrees.data * degrees.context
+    if ranks == 1 and not experts:
+        return 0.0, 0.0
+    wire = _wire_bytes(layout)
+    if layout.stage == 0:
+        group = make_group(hardware, ranks, degrees.tensor)
+        return 0.0, all_reduce_ns(group, wire * dense)
+    group = make_group(hardware, degrees.shard, degrees.tensor)
+    gather, reduce = gather_ns(group, element * dense), gather_ns(group, wire * dense)
+    if degrees.replicas > 1:
+        replicas = make_group(hardware, degrees.replicas, degrees.tensor * degrees.shard)
+        reduce += all_reduce_ns(replicas, wire * dense / degrees.shard)
+    if experts:
+        ring = make_group(hardware, round(count_expert_shards(layout)), degrees.expert)
+        gather += gather_ns(ring, element * experts)
+        reduce += gather_ns(ring, wire * experts)
+    return gather, reduce
+
+
+def time_tensor(cost: LayerCost, layout: Layout, hardware: Hardware) -> float:
+    """Return the time of a layer's tensor-parallel messages in one pass."""
+    if not cost.boundaries:
+        return 0.0
+    group = make_group(hardware, layout.degrees.tensor)
+    return cost.boundaries * gather_ns(group, cost.stream)
+
+
+def time_routed(cost: LayerCost, layout: Layout, hardware: Hardware) -> float:
+    """Return the time of one all_to_all of a layer's routed rows."""
+    routed, ranks = cost.sum("routed"), layout.degrees.expert
+    if not routed or ranks == 1:
+        return 0.0
+    group = make_group(hardware, ranks)
+    share = hardware.intra_bytes_per_s
+    if group.nodes > 1:  # rows for other nodes leave through the rank's share of the cards
+        outside = (group.nodes - 1) / group.nodes
+        cards = hardware.node_bytes_per_s / hardware.devices_per_node
+        return group.hop_ns + routed * max((1 - outside) / share, outside / cards) * _NS_PER_S
+    return group.hop_ns + routed * (ranks - 1) / ranks / share * _NS_PER_S
+
+
+def time_context(model: Transformer, cost: LayerCost, layout: Layout, hardware: Hardware) -> float:
+    """Return the time in which keys and values travel around the ring once."""
+    ranks = layout.degrees.context
+    if ranks == 1 or not cost.sum("attention_flop"):
+        return 0.0
+    group = make_group(hardware, ranks, layout.degrees.tensor)
+    return gather_ns(group, _context_bytes(model, layout))
+
+
+def _context_bytes(model: Transformer, layout: Layout) -> float:
+    """Return the bytes of a layer's keys and values over all context ranks."""
+    mixers = [run.mixer for run in model.layers if isinstance(run.mixer, Attention | LatentAttention)]
+    width = max(
+        2 * mixer.key_width if isinstance(mixer, Attention) else mixer.kv_rank + mixer.rope_width
+        for mixer in mixers
+    )
+    return layout.tokens * width * get_element_bytes(layout) / layout.degrees.tensor
+
+
+def time_pipeline(model: Transformer, layout: Layout, hardware: Hardware) -> float:
+    """Return the transfers that fill and drain the pipeline."""
+    degrees = layout.degrees
+    if degrees.pipeline == 1:
+        return 0.0
+    size = layout.tokens / degrees.context * model.hidden * get_element_bytes(layout) / degrees.tensor
+    inside = degrees.devices <= hardware.devices_per_node
+    rate = hardware.intra_bytes_per_s if inside else hardware.node_bytes_per_s / hardware.devices_per_node
+    latency = hardware.intra_latency_ns if inside else hardware.inter_latency_ns
+    return 2 * (degrees.pipeline - 1) * (latency + size / rate * _NS_PER_S)
+
+
+def list_traffic(
+    model: Transformer, parts: StageParts, layout: Layout, hardware: Hardware
+) -> Iterator[LinkTraffic]:
+    """Yield the traffic of one device of a stage in a step, along each kind of parallelism."""
+    degrees = layout.degrees
+    passes = 3 if layout.recompute is Recompute.FULL else 2
+    ranks = degrees.data * degrees.context
+    if ranks > 1:
+        gathers, reductions = _count_data_messages(layout)
+        gather, reduce = time_data(parts.dense_elements, parts.expert_elements, layout, hardware)
+        group = make_group(hardware, degrees.shard if layout.stage else ranks, degrees.tensor)
+        element, wire = get_element_bytes(layout), _wire_bytes(layout)
+        yield _make_traffic(
+            Axis.DATA,
+            get_link_name(group),
+            size=parts.elements * (gathers * element + (2 if layout.stage == 0 else 1) * reductions * wire),
+            element=element,
+            ranks=group.ranks,
+            time=gathers * gather + reductions * reduce,
+        )
+    if degrees.tensor > 1:
+        sizes = sum(count * cost.boundaries * cost.stream for count, cost in parts.layers)
+        times = sum(count * time_tensor(cost, layout, hardware) for count, cost in parts.layers)
+        yield _make_traffic(
+            Axis.MODEL,
+            get_link_name(make_group(hardware, degrees.tensor)),
+            size=passes * layout.micro_batches * sizes,
+            element=get_element_bytes(layout),
+            ranks=degrees.tensor,
+            time=passes * layout.micro_batches * times,
+        )
+    yield from _list_token_traffic(model, parts, layout, hardware, passes)
+
+
+def _list_token_traffic(
+    model: Transformer, parts: StageParts, layout: Layout, hardware: Hardware, passes: int
+) -> Iterator[LinkTraffic]:
+    degrees, count, element = layout.degrees, layout.micro_batches, get_element_bytes(layout)
+    layers = sum(n for n, cost in parts.layers if cost.sum("attention_flop"))
+    if degrees.context > 1 and layers:
+        group = make_group(hardware, degrees.context, degrees.tensor)
+        times = (passes + 1) * count * layers
+        yield _make_traffic(
+            Axis.CONTEXT,
+            get_link_name(group),
+            size=times * _context_bytes(model, layout),
+            element=element,
+            ranks=degrees.context,
+            time=times * gather_ns(group, _context_bytes(model, layout)),
+        )
+    if degrees.expert > 1:
+        routed = sum(n * cost.sum("routed") for n, cost in parts.layers)
+        all_to_all = sum(n * time_routed(cost, layout, hardware) for n, cost in parts.layers)
+        yield _make_traffic(
+            Axis.EXPERT,
+            get_link_name(make_group(hardware, degrees.expert)),
+            size=2 * passes * count * routed,
+            element=element,
+            ranks=degrees.expert,
+            time=2 * passes * count * all_to_all,
+        )
+    if degrees.pipeline > 1:
+        size = layout.tokens / degrees.context * model.hidden * element / degrees.tensor
+        times = 2 * count * degrees.virtual
+        one = time_pipeline(model, layout, hardware) / (2 * (degrees.pipeline - 1))
+        link = "intra" if degrees.devices <= hardware.devices_per_node else "inter"
+        yield _make_traffic(
+            Axis.PIPELINE, link, size=times * size, element=element, ranks=0, time=times * one
+        )
+
+
+def _make_traffic(
+    axis: Axis, link: str, *, size: float, element: int, ranks: int, time: float
+) -> LinkTraffic:
+    """Return the traffic; with 0 ranks all bytes are on the wire."""
+    return LinkTraffic(
+        axis=axis,
+        link=link,
+        elements=round(size / element),
+        bytes=round(size),
+        ring_bytes=round(ring_bytes(ranks, size) if ranks else size),
+        time_ns=round(time),
+        assumption=_KEY,
+    )
+
+
+def _count_data_messages(layout: Layout) -> tuple[int, int]:
+    """Return the gathers and reductions of all elements in a step (arXiv 1910.02054, section 7)."""
+    count = layout.micro_batches
+    match layout.stage:
+        case 0:
+            return 0, 1
+        case 1:
+            return 1, 1
+        case 2:
+            return 1, count
+        case _:
+            return (2 if layout.reshard else 1) * count, count
+
+
+def _wire_bytes(layout: Layout) -> int:
+    if layout.framework is Framework.DDP:
+        return stored_bytes(layout)
+    return _FP32 if layout.fp32_reduce else get_element_bytes(layout)
