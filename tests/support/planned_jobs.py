@@ -3,7 +3,7 @@
 from zprof.model.job import Batch, Degrees, Job, ModelUnit, Overlap, Residual
 from zprof.model.machines import Hardware
 from zprof.model.plan import PlannedStep, Scheme
-from zprof.planner.model_shapes import find_preset
+from zprof.planner.models.presets import find_preset
 from zprof.planner.planned_step import plan_step
 
 BLOCK_1T = 12 * 25600**2

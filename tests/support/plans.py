@@ -12,7 +12,7 @@ from zprof.model.machines import V100
 from zprof.model.plan import Change, Plan, PlanVerification, VerifiedStage, VerifiedTenant
 from zprof.model.report import WhatIf
 from zprof.model.tenants import DISPLAY_ORDER
-from zprof.planner.model_shapes import find_preset
+from zprof.planner.models.presets import find_preset
 from zprof.planner.plan import plan
 from zprof.planner.whatif import predict_changes
 from zprof.run.reader import load

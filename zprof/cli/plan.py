@@ -156,13 +156,14 @@ class PlanCommand:
         from zprof.reports.formats import PLANS, PLANS_IN_FULL
 
         if arguments.preset == _LIST:
-            from zprof.planner.model_shapes import MODEL_PRESETS
+            from zprof.planner.models.presets import load_presets
 
-            width = max(len(name) for name in MODEL_PRESETS)
+            presets = load_presets()
+            width = max(len(name) for name in presets)
             lines = (
                 f"{name:<{width}}  {preset.parameters:>17,}  "
-                f"{preset.shape.layers:>3} x {preset.shape.hidden:>6,}"
-                for name, preset in MODEL_PRESETS.items()
+                f"{preset.transformer.layer_count:>3} x {preset.transformer.hidden:>6,}"
+                for name, preset in presets.items()
             )
             console.print_data(
                 "\n".join((f"{'name':<{width}}  {'parameters':>17}  layers x hidden", *lines, ""))

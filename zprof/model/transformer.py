@@ -121,7 +121,8 @@ FeedForward = Mlp | Experts
 class LayerRun(Struct, frozen=True, kw_only=True):
     """``count`` equal consecutive layers; a layer may lack a mixer or a feed-forward network (hybrids).
 
-    Each part has its own norm in front of it; ``extra_norms``: further norms of the hidden size per layer.
+    Each part has its own norm in front of it; ``extra_norms``: further norms of the hidden size per layer;
+    -1 if both parts share a norm (Falcon 7B).
     """
 
     count: int

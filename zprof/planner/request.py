@@ -170,7 +170,7 @@ def _read_model(request: PlanRequest) -> tuple[str, int, Shape | None]:
     """Return name, parameters and shape from exactly one option; ``--model`` is counted later.
 
     Raises:
-        BadInput: not exactly one model is given, or the preset is unknown.
+        BadInput: not exactly one model is given, the preset is unknown or has no shape.
     """
     options = {
         "--params": request.params,
@@ -185,10 +185,16 @@ def _read_model(request: PlanRequest) -> tuple[str, int, Shape | None]:
     _refuse_unused(request, given[0])
     if request.preset is not None:
         # A preset model; a context shorter than the sequence is extended to it.
-        from zprof.planner.model_shapes import count_parameters, find_preset
+        from zprof.planner.model_shapes import count_parameters
+        from zprof.planner.models.presets import find_preset
 
         preset = find_preset(request.preset)
         shape = preset.shape
+        if shape is None:
+            raise BadInput(
+                f"the reference engine has no layers like those of {preset.name}",
+                hint="plan it for another framework: --framework fsdp2, ddp, deepspeed or megatron",
+            )
         if request.sequence is None or request.sequence <= shape.context:
             return preset.name, preset.parameters, shape
         extended = replace(shape, context=request.sequence)

@@ -13,7 +13,8 @@ from zprof.model.plan import PIPELINES, Plan, PlanRow, Scheme
 from zprof.model.tenants import Tenant
 from zprof.planner.gpt_units import with_units
 from zprof.planner.memory.closed_forms import state_bytes
-from zprof.planner.model_shapes import count_parameters, find_preset
+from zprof.planner.model_shapes import count_parameters
+from zprof.planner.models.presets import find_preset
 from zprof.planner.parallelism import spread_devices
 from zprof.planner.plan import ASSUMPTIONS, TIGHT_RATIO, plan
 

@@ -10,7 +10,8 @@ from msgspec.structs import fields, replace
 from zprof.base.errors import BadInput
 from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Overlap, Residual, Shape
 from zprof.model.machines import V100, Hardware
-from zprof.planner.model_shapes import MODEL_PRESETS, count_parameters
+from zprof.planner.model_shapes import count_parameters
+from zprof.planner.models.presets import load_presets
 from zprof.planner.refusals import refuse_impossible
 
 SHAPE = Shape(layers=48, hidden=1600, vocabulary=51_200, context=1024, heads=16)
@@ -118,7 +119,7 @@ def test_an_impossible_job_is_refused_in_one_line_with_a_remedy(job: Job, what: 
         on(efficiency_ratio=1.0, inter_latency_ns=0),
         *(
             Job(parameters=each.parameters, shape=each.shape, hardware=V100)
-            for each in MODEL_PRESETS.values()
+            for each in load_presets().values()
         ),
     ],
 )
