@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from zprof.base.formatting import format_percent
+from zprof.base.formatting import format_decimal_bytes, format_percent
 from zprof.model.cursor import Cursor, get
 from zprof.model.job import Assumed, Job, Shape
+from zprof.model.layout import MIB
 from zprof.model.plan import SCHEME_NAMES, ZERO_STAGES, Assumption, Outlook, Plan, PlanVerification
 from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value, strip_unit
 from zprof.model.report import VerdictStatus
@@ -35,7 +36,6 @@ from zprof.reports.pages.plan_tables import (
     choose_memory_scale,
     compute_tokens_per_s,
     format_count,
-    format_device_size,
     format_integer,
     format_memory_size,
     format_plan_time,
@@ -437,7 +437,7 @@ def _describe_hardware(job: Job) -> str:
     peak = f"{name} Tflop/s unknown" if flops is None else f"{flops / 1e12:,.3g} {name} Tflop/s"
     return (
         f"{mark_assumed(hardware.name, Assumed.HARDWARE in job.assumed)}: "
-        f"{format_device_size(hardware.memory_bytes)}, {peak} "
+        f"{format_decimal_bytes(hardware.memory_bytes)} ({hardware.memory_bytes / MIB:,.0f} MiB), {peak} "
         f"at {hardware.efficiency_ratio * 100:.0f} %, {hardware.devices_per_node} devices per node, "
         f"{hardware.intra_bytes_per_s / 1e9:g} GB/s and {intra_hop} in a node, "
         f"{hardware.node_bytes_per_s / 1e9:g} GB/s per node and {inter_hop} between "

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from zprof.base.formatting import DECIMAL_SIZES, format_decimal_bytes
 from zprof.model.cursor import Cursor, get, get_path, read
 from zprof.model.job import Assumed, Job
 from zprof.model.machines import Hardware
@@ -66,7 +67,6 @@ SHORT: Mapping[str, str] = {
 #: Format of counts shown in full, with thousands separators.
 IN_FULL = Scale(factor=1, unit="")
 _COUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
-_SIZES = ((10**9, "GB"), (10**6, "MB"), (10**3, "KB"), (1, "B"))
 
 
 def build_memory_table(plan: Plan) -> Table:
@@ -183,7 +183,7 @@ def _build_fit_rows(plan: Plan) -> Iterator[Row]:
 
 def format_memory_size(hardware: Hardware, job: Job) -> str:
     """Format the memory size of the job's device."""
-    return mark_assumed(format_device_size(hardware.memory_bytes), Assumed.HARDWARE in job.assumed)
+    return mark_assumed(format_decimal_bytes(hardware.memory_bytes), Assumed.HARDWARE in job.assumed)
 
 
 def _format_largest_model(row: PlanRow) -> str:
@@ -436,7 +436,7 @@ def build_verified_table(stage: Cursor) -> Table:
 def choose_size_scale(sizes: Iterable[int | None]) -> Scale:
     """Choose the decimal unit for the largest size; 1 GB is 1e9 bytes, as in the paper."""
     max_value = max((size for size in sizes if size is not None), default=10**9) or 10**9
-    factor, unit = next(entry for entry in _SIZES if max_value >= entry[0])
+    factor, unit = next(entry for entry in DECIMAL_SIZES if max_value >= entry[0])
     return Scale(factor=factor, unit=unit)
 
 
@@ -451,12 +451,6 @@ def choose_time_scale(times_ns: Iterable[int | None]) -> Scale:
 def format_with_unit(value: float | None, scale: Scale) -> str:
     """Format a value with its unit, for sentences."""
     return UNKNOWN if value is None else f"{format_scaled(value, scale)} {scale.unit}"
-
-
-def format_device_size(size_bytes: int) -> str:
-    """Format the memory size of a device, such as ``32 GB`` or ``40.5 GB``."""
-    scale = choose_size_scale([size_bytes])
-    return f"{size_bytes / scale.factor:.4g} {scale.unit}"
 
 
 def format_plan_time(time_ns: int | None) -> str:

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 
 _BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+DECIMAL_SIZES = ((10**9, "GB"), (10**6, "MB"), (10**3, "KB"), (1, "B"))
 _TIME = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 #: For less frequent events, the number of steps between them is given.
 _MIN_TIMES_PER_STEP = 0.5
@@ -21,6 +22,12 @@ def format_bytes(count_bytes: float) -> str:
         if abs(count_bytes) >= unit:
             return f"{count_bytes / unit:.1f} {name}"
     return f"{count_bytes:.0f} B"
+
+
+def format_decimal_bytes(count_bytes: float) -> str:
+    """Format bytes in decimal units, as plans do: ``40_500_000_000`` as ``40.5 GB``."""
+    factor, unit = next((entry for entry in DECIMAL_SIZES if count_bytes >= entry[0]), DECIMAL_SIZES[-1])
+    return f"{count_bytes / factor:,.1f}".removesuffix(".0") + f" {unit}"
 
 
 def format_ns(duration_ns: float) -> str:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from zprof.cli import console
 from zprof.cli.output import add_output_options, render_to
 from zprof.integrations.planning import count_model
+from zprof.model.machines import MACHINES
 from zprof.planner.request import CHOICES, PARSERS, PlanRequest, choose_schemes, make_job
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ _OPTIONS: Sequence[tuple[str, str | None, Sequence[tuple[str, str | None, str]]]
         "hardware",
         "without it, an h100 is assumed, marked ~; docs/planner.md describes the file format",
         (
-            ("hardware", "NAME", "v100, a100, a100-40gb, h100, h200, or a .toml file"),
+            ("hardware", "NAME", f"a .toml file, or one of {', '.join(MACHINES)}"),
             ("device_memory", "SIZE", "memory per device, e.g. 32GB"),
             ("bandwidth", "RATE", "total network bandwidth of a node in one direction, e.g. 100GB/s"),
             ("latency", "TIME", "latency per hop between nodes, e.g. 10us"),

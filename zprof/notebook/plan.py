@@ -8,8 +8,8 @@ from msgspec import convert
 from msgspec.structs import fields
 
 from zprof.base.errors import BadInput
-from zprof.base.formatting import format_bytes
 from zprof.integrations.planning import count_model
+from zprof.model.cursor import Cursor
 from zprof.model.plan import SCHEME_NAMES, Plan
 from zprof.notebook.display import Displayed
 from zprof.planner.request import CHOICES, PARSERS, PlanRequest, choose_schemes, make_job
@@ -37,16 +37,15 @@ class PlannedJob(Displayed, Plan, frozen=True):
 
     def _list_lines(self) -> Iterator[str]:
         from zprof.reports.pages.plan import format_plan_title, list_plan_answers
-        from zprof.reports.pages.plan_tables import mark_assumed
+        from zprof.reports.pages.plan_tables import choose_memory_scale, mark_assumed, read_known_peak
 
         yield f"{format_plan_title(self)}: {list_plan_answers(self)[0]}"
-        for row in self.rows:
-            size = format_bytes(row.least_bytes if row.peak_bytes is None else row.peak_bytes)
-            bound = "at least " if row.peak_bytes is None else ""
-            size = mark_assumed(size, "peak_bytes" in row.assumed)
-            fits = {True: "fits", False: "does not fit", None: ""}[row.fits]
+        scale = choose_memory_scale(self)
+        for place, row in zip(Cursor(self).rows, self.rows, strict=True):
+            size = f"{read_known_peak(place, scale).text} {scale.unit}"
+            fits = "fits, tight" if row.tight else {True: "fits", False: "does not fit", None: ""}[row.fits]
             fits = f", {mark_assumed(fits, 'fits' in row.assumed)}" if fits else ""
-            yield f"  {SCHEME_NAMES[row.scheme]}: {bound}{size} per device{fits}"
+            yield f"  {SCHEME_NAMES[row.scheme]}: {size} per device{fits}"
 
 
 def plan(

@@ -4,7 +4,7 @@ A machine has a name of :mod:`zprof.model.machines`, or is described by a TOML f
 
 Key names carry their units::
 
-    base = "h100"              # optional: preset that supplies omitted keys
+    base = "h100"              # optional: machine that supplies omitted keys
     name = "our cluster"
     memory_gb = 80             # per device, 1e9 bytes
     peak_tflops = 989          # dense 16-bit matrices
@@ -31,7 +31,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from zprof.base.errors import BadInput
-from zprof.model.machines import MACHINES, Hardware
+from zprof.model.machines import MACHINES, Hardware, find_machine
 
 #: A machine description has a few lines; a larger file is something else.
 MAX_FILE_BYTES = 64 * 1024
@@ -68,20 +68,20 @@ _KEYS = ("base", "name", *_NUMBER_FIELDS)
 
 
 def find_hardware(name_or_path: str) -> Hardware:
-    """Return the preset with that name (case is ignored), or the machine described by a ``.toml`` file.
+    """Return the machine with that name (see ``find_machine``), or the one that a ``.toml`` file describes.
 
     Raises:
-        BadInput: no preset has that name (the message lists them), or the file cannot be used.
+        BadInput: no machine has that name (the message lists them), or the file cannot be used.
     """
-    preset = MACHINES.get(name_or_path.lower())
-    if preset is not None:
-        return preset
     if name_or_path.lower().endswith(".toml"):
         return read_hardware(Path(name_or_path))
-    raise BadInput(
-        f"no hardware named {name_or_path[:60]!r}",
-        hint=f"one of {', '.join(MACHINES)}, or the path of a .toml file",
-    )
+    machine = find_machine(name_or_path)
+    if machine is None:
+        raise BadInput(
+            f"no hardware named {name_or_path[:60]!r}",
+            hint=f"one of {', '.join(MACHINES)}, or the path of a .toml file",
+        )
+    return machine
 
 
 def read_hardware(path: Path) -> Hardware:
@@ -97,17 +97,18 @@ def read_hardware(path: Path) -> Hardware:
     fields: dict[str, Any] = {}
     if "base" in table:
         base = table["base"]
-        if not isinstance(base, str) or base not in MACHINES:
+        machine = find_machine(base) if isinstance(base, str) else None
+        if machine is None:
             raise BadInput(
-                f"{path}: base: unknown preset {_shorten_value(base)}", hint="one of " + ", ".join(MACHINES)
+                f"{path}: base: unknown machine {_shorten_value(base)}", hint="one of " + ", ".join(MACHINES)
             )
-        fields = asdict(MACHINES[base])
+        fields = asdict(machine)
     for key, (name, scale) in _NUMBER_FIELDS.items():
         if key in table:
             fields[name] = _read_number(path, key, table[key], scale, is_integer=name in _INTEGER_FIELDS)
         elif name not in fields and key not in _OPTIONAL_KEYS:
-            raise BadInput(f"{path}: {key} is missing", hint='add it, or start from a preset: base = "h100"')
-    source = f"{path.name}, the rest of {table['base']}" if "base" in table else path.name
+            raise BadInput(f"{path}: {key} is missing", hint='add it, or start from a machine: base = "h100"')
+    source = f"{path.name}, the rest of {fields['name']}" if "base" in table else path.name
     return Hardware(**{**fields, "name": _read_name(path, table), "source": source})
 
 

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 
 from zprof.base.errors import BadInput
-from zprof.base.formatting import format_bytes
+from zprof.base.formatting import format_decimal_bytes
 from zprof.model.job import Degrees, Job, Shape
 from zprof.model.machines import Hardware
 from zprof.planner.model_shapes import count_block_parameters, count_parameters
@@ -262,8 +262,8 @@ def refuse_large_units(job: Job, hardware: Hardware) -> None:
     size = elements * job.element_bytes.gathered
     if size > hardware.memory_bytes:
         raise BadInput(
-            f"{name} is {format_bytes(size)} unsharded, {hardware.name[:60]} has "
-            f"{format_bytes(hardware.memory_bytes)}",
+            f"{name} is {format_decimal_bytes(size)} unsharded, {hardware.name[:60]} has "
+            f"{format_decimal_bytes(hardware.memory_bytes)}",
             hint="raise mp, or split it into smaller units",
         )
 

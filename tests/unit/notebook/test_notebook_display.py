@@ -174,6 +174,11 @@ def test_a_plan_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -> No
     assert (code, capsys.readouterr().out.strip()) == (0, made.to_json().strip())
     assert_harmless(made._repr_html_())
     assert repr(made).count("\n") == len(made.rows)
+    assert main(["plan", *options.split(), "--sequence", "64", "--checkpointing"]) == 0
+    text = capsys.readouterr().out
+    (peaks,) = re.findall(r"^  = peak (.*)$", text, re.MULTILINE)
+    (unit,) = re.findall(r"^MEMORY PER DEVICE +(\w+),", text, re.MULTILINE)
+    assert re.findall(r": (\S+ \w+) per device", repr(made)) == [f"{peak} {unit}" for peak in peaks.split()]
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,8 @@ REFUSED: list[tuple[Job, str, str]] = [
     (on(node_bytes_per_s=NAN), "node_bytes_per_s", "above 0"),
     (on(intra_bytes_per_s=INF), "intra_bytes_per_s", "above 0"),
     (on(efficiency_ratio=1.01), "efficiency_ratio", "at most 1"),
-    (Job(parameters=12 * 40_000**2, shape=LARGE_BLOCK, hardware=V100), "35.8 GiB", "mp"),
-    (Job(parameters=count_parameters(LARGE_WORDS), shape=LARGE_WORDS, hardware=V100), "152.6 GiB", "mp"),
+    (Job(parameters=12 * 40_000**2, shape=LARGE_BLOCK, hardware=V100), "38.4 GB", "mp"),
+    (Job(parameters=count_parameters(LARGE_WORDS), shape=LARGE_WORDS, hardware=V100), "163.8 GB", "mp"),
     (of_units(ModelUnit(name="experts", elements=2 * 10**10), hardware=V100), "'experts'", "split"),
 ]
 

@@ -1,4 +1,4 @@
-"""docs/planner.md has every assumption of the code as it is: its formula, its source, and what deviates.
+"""docs/planner.md has every assumption of the code as it is, and every machine with its source.
 
 ``ZPROF_UPDATE_GOLDEN=1 pytest tests/unit/reports/test_planner_docs.py`` writes the tables anew.
 """
@@ -16,6 +16,7 @@ from zprof.planner import plan, whatif
 PAGE = Path(__file__).parents[3] / "docs/planner.md"
 KNOWN: Mapping[str, Assumption] = {**plan.ASSUMPTIONS, **whatif.ASSUMPTIONS}
 _PART = re.compile(r"(<!-- assumptions: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MACHINES = re.compile(r"(<!-- machines -->\n).*?(<!-- end -->)", re.DOTALL)
 HEAD = ("assumption", "formula", "source", "deviates")
 
 
@@ -34,8 +35,31 @@ def _cell(text: str) -> str:
     return re.sub(r"([|_*<])", r"\\\1", text)
 
 
+def written_machines() -> str:
+    """The table of the machines."""
+    head = (
+        *("machine", "memory MiB", "memory GB/s", "fp32", "16 bit", "FP8", "FP4 Tflop/s", "matmul", "domain"),
+        *("bus GB/s", "cards", "cards GB/s", "host GB/s", "source"),
+    )
+    lines = [head, ["---"] + ["--:"] * (len(head) - 2) + ["---"]]
+    for name, each in MACHINES.items():
+        links = (each.intra_bytes_per_s, each.node_bytes_per_s, each.host_bytes_per_s)
+        memory, bus, cards, host = (f"{(rate or 0) / 1e9:,.4g}" for rate in (each.device_bytes_per_s, *links))
+        peaks = (each.fp32_flops_per_s, each.flops_per_s, each.fp8_flops_per_s, each.fp4_flops_per_s)
+        lines.append(
+            (
+                *(f"`{name}`", f"{each.memory_bytes / 2**20:,.0f}", memory),
+                *("" if peak is None else f"{peak / 1e12:,.5g}" for peak in peaks),
+                "" if each.matmul_ratio is None else f"{each.matmul_ratio:.0%}".replace("%", " %"),
+                *(str(each.devices_per_node), bus, str(each.cards_per_node), cards, host, _cell(each.source)),
+            )
+        )
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def page_now() -> str:
-    return _PART.sub(lambda found: f"{found[1]}{written(found[2])}{found[3]}", PAGE.read_text("utf-8"))
+    page = _PART.sub(lambda found: f"{found[1]}{written(found[2])}{found[3]}", PAGE.read_text("utf-8"))
+    return _MACHINES.sub(lambda found: f"{found[1]}{written_machines()}{found[2]}", page)
 
 
 def test_the_tables_are_those_of_the_code() -> None:
@@ -59,5 +83,3 @@ def test_commands_of_the_page_can_be_parsed() -> None:
     assert len(commands) > 5
     for command in commands:
         parse(command.split())
-    for name in MACHINES:
-        assert name in text
