@@ -36,7 +36,7 @@ from zprof.model.transformer import Attention, LayerRun, Mlp, Transformer
 from zprof.planner.estimate import estimate_layout
 from zprof.planner.framework_memory import FRAGMENTATION_RATIO
 from zprof.planner.machine_file import find_hardware
-from zprof.planner.model_shapes import find_preset
+from zprof.planner.models.presets import find_preset
 
 DATA = Path(__file__).parent / "data"
 MIB, GIB = 1 << 20, 1 << 30
@@ -75,7 +75,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """A row as the planner's arguments, with the figures that were published."""
+    """A row as the planner's arguments, with the figures that were published.
+
+    ``is_reserved``: the memory is what the allocator reserves. ``is_recompute_stated``: otherwise the least
+    recomputation that fits is taken.
+    """
 
     source: str
     device: str
@@ -87,6 +91,7 @@ class Job(Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None = None
     memory_bytes: float | None = None
     is_reserved: bool = False
+    is_recompute_stated: bool = True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -157,6 +162,10 @@ def list_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 def _judge(job: Job, part: str) -> Outcome:
     estimate = estimate_layout(job.model, job.layout, job.hardware)
+    for recompute in (Recompute.SELECTIVE, Recompute.FULL):
+        if job.is_recompute_stated or estimate.fit is Fit.FITS:
+            break
+        estimate = estimate_layout(job.model, replace(job.layout, recompute=recompute), job.hardware)
     speed = None if job.tokens_per_s is None else estimate.tokens_per_s / job.tokens_per_s - 1
     memory = None
     if job.memory_bytes is not None:
@@ -369,6 +378,7 @@ def _read_megatron(row: Row) -> Job:
         layout=layout,
         hardware=find_hardware(device),
         tokens_per_s=float(row["Tokens / sec / GPU"]),
+        is_recompute_stated=False,
     )
 
 

@@ -27,7 +27,7 @@ from msgspec import Struct
 from zprof.model.layout import ComputePrecision, Framework, Layout, OptimizerKind, Recompute
 from zprof.model.plan import Assumption, Fit, Term
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
-from zprof.planner.layers import get_element_bytes, is_low_precision
+from zprof.planner.layers import get_element_bytes
 from zprof.planner.stages import StageParts, count_in_flight
 
 _FP32, _HALF = 4, 2
@@ -52,21 +52,20 @@ _MOMENT_BYTES = {
 _UNFUSED_LOGIT_BYTES = 12
 #: Layers that FSDP2 holds unsharded: in use, arriving, copied out of the gather's buffer.
 _GATHERED_LAYERS = 3
-#: Bytes per element of quantized copies of the weights, both orientations.
-_QUANTIZED_BYTES = {ComputePrecision.FP8: 2.0, ComputePrecision.MXFP8: 2.0, ComputePrecision.NVFP4: 1.0}
+#: Bytes per element of weights that Megatron keeps for products in fewer bits: both orientations in FP8; 16
+#: bits and both orientations in FP4, with their scales.
+_LOW_BYTES = {ComputePrecision.FP8: 2.0, ComputePrecision.MXFP8: 2.0625, ComputePrecision.NVFP4: 3.125}
 _ENGINES_WITH_MASTER = frozenset({Framework.DEEPSPEED, Framework.MEGATRON})
 
 _DOCS = "torch DDP, FSDP2, DeepSpeed and Megatron-Core, their documented buffers"
 MEMORY_ASSUMPTIONS: Mapping[str, Assumption] = {
     "framework.parameters": Assumption(
-        formula="w P (/ D in stage 3); w: 4 (DDP, FSDP2), 2 (DeepSpeed, Megatron, pure 16 bits)", source=_DOCS
-    ),
-    "framework.quantized": Assumption(
-        formula="2 P in FP8 and MXFP8, P in NVFP4: both orientations of the weights",
-        source="Transformer Engine",
+        formula="w P (/ D in stage 3); w: 4 (DDP, FSDP2), 2 (DeepSpeed, Megatron, pure 16 bits, FP8), "
+        "3.1 (NVFP4)",
+        source=_DOCS,
     ),
     "framework.gradients": Assumption(
-        formula="w P, 2 P (DeepSpeed) or 4 P (Megatron); / D from stage 2 on", source=_DOCS
+        formula="w P, 2 P (DeepSpeed) or 2 or 4 P (Megatron); / D from stage 2 on", source=_DOCS
     ),
     "framework.optimizer_state": Assumption(
         formula="moments: Adam 8, 8-bit Adam 2, Muon 4, momentum 4, Adafactor about 0; fp32 weights 4 "
@@ -80,7 +79,8 @@ MEMORY_ASSUMPTIONS: Mapping[str, Assumption] = {
         source="autograd; arXiv 2205.05198; FlashAttention; the schedule of the pipeline",
     ),
     "framework.loss": Assumption(
-        formula="T V x 4 (fused: logits and gradient in 16 bits) or 12 (log-softmax, two gradients in fp32)",
+        formula="T V x 4 (fused: logits and gradient in 16 bits) or 12 (log-softmax, two gradients in fp32); "
+        "and the head's input with its gradient, 2 T h e",
         source="torch.nn.functional.cross_entropy; fused losses of Megatron, Liger and flash-attn",
     ),
     "framework.work": Assumption(
@@ -176,9 +176,14 @@ def stored_bytes(layout: Layout) -> int:
 
 def gradient_bytes(layout: Layout) -> int:
     """Return the bytes of an element of the kept gradients."""
-    if layout.framework is Framework.MEGATRON and layout.master_weights:
+    if layout.framework is Framework.MEGATRON and layout.fp32_reduce:
         return _FP32
     return stored_bytes(layout)
+
+
+def keeps_gathered(layout: Layout) -> bool:
+    """Return whether FSDP2 gathers once per step: in a pipeline, where micro-batches alternate."""
+    return layout.framework is Framework.FSDP2 and layout.stage == 3 and layout.degrees.pipeline > 1
 
 
 def state_bytes_per_element(layout: Layout) -> float:
@@ -201,16 +206,14 @@ def _share(parts: StageParts, layout: Layout, *, is_sharded: bool) -> float:
 def _states(parts: StageParts, layout: Layout, *, gradients: bool) -> _Sizes:
     """Return the model states; ``gradients``: they exist at this moment."""
     on_device = not layout.offload_parameters
+    weights = _share(parts, layout, is_sharded=layout.stage >= 3)
+    low_bytes = _LOW_BYTES.get(layout.precision) if layout.framework is Framework.MEGATRON else None
     sizes: _Sizes = {
-        (_P, "weight", "parameters"): stored_bytes(layout)
-        * _share(parts, layout, is_sharded=layout.stage >= 3)
-        * on_device,
+        (_P, "weight", "parameters"): (low_bytes or stored_bytes(layout)) * weights * on_device,
         (_O, "state", "optimizer_state"): state_bytes_per_element(layout)
         * _share(parts, layout, is_sharded=layout.stage >= 1)
         * (not layout.offload_optimizer),
     }
-    if is_low_precision(layout) and layout.framework is Framework.MEGATRON:
-        sizes[_P, "quantized", "quantized"] = _QUANTIZED_BYTES[layout.precision] * parts.elements
     if gradients or layout.framework is Framework.MEGATRON:
         is_view = layout.framework is Framework.DDP and layout.buffers.gradient_as_bucket_view
         held = _share(parts, layout, is_sharded=layout.stage >= 2)
@@ -244,7 +247,8 @@ def _at_loss(parts: StageParts, layout: Layout) -> _Sizes:
     element = get_element_bytes(layout)
     logit = 2 * element if layout.kernels.fused_loss else _UNFUSED_LOGIT_BYTES
     sizes[_A, "saved", "activations"] = _kept(parts, layout)
-    sizes[_T, "loss", "loss"] = _tokens(layout) * parts.vocabulary * logit
+    head_input = 2 * max((cost.stream for _, cost in parts.layers), default=0.0) if parts.vocabulary else 0.0
+    sizes[_T, "loss", "loss"] = _tokens(layout) * parts.vocabulary * logit + head_input
     layer = parts.largest_layer_elements
     sizes |= _gathered(parts, layout, max(parts.head_elements, parts.embedding_elements) + layer)
     sizes |= _reduction_buffers(parts, layout, 0.0)
@@ -312,7 +316,7 @@ def _gathered(parts: StageParts, layout: Layout, elements: float) -> _Sizes:
     element = get_element_bytes(layout)
     if layout.framework is Framework.DEEPSPEED:
         elements = min(parts.elements, layout.buffers.max_live_elements)
-    elif not layout.reshard:
+    elif not layout.reshard or keeps_gathered(layout):
         elements = parts.elements + parts.largest_layer_elements
     return {(_C, "gathered_param", "gathered"): element * min(elements, 2 * parts.elements)}
 
@@ -328,6 +332,8 @@ def _reduction_buffers(parts: StageParts, layout: Layout, elements: float) -> _S
             return {(_C, "buckets", "reduced"): stored_bytes(layout) * parts.elements}
         case Framework.FSDP2:
             wire = _FP32 if layout.fp32_reduce else element
+            if keeps_gathered(layout):  # gradients are summed unsharded, in the type of the reduction
+                return {(_G, "unreduced", "gradients"): wire * parts.elements}
             return {
                 (_G, "unreduced", "gradients"): element * elements,
                 (_C, "reduce_scatter_base", "reduced"): wire

@@ -57,17 +57,23 @@ def time_tensor(cost: LayerCost, layout: Layout, hardware: Hardware) -> float:
 
 
 def time_routed(cost: LayerCost, layout: Layout, hardware: Hardware) -> float:
-    """Return the time of one all_to_all of a layer's routed rows."""
+    """Return the time of one all_to_all of a layer's routed rows.
+
+    Between nodes a token travels once to each node that has experts of it (DeepSeek-V3, arXiv 2412.19437,
+    section 3.2.2), on the rank's share of the cards.
+    """
     routed, ranks = cost.sum("routed"), layout.degrees.expert
     if not routed or ranks == 1:
         return 0.0
-    group = make_group(hardware, ranks)
-    share = hardware.intra_bytes_per_s
-    if group.nodes > 1:  # rows for other nodes leave through the rank's share of the cards
-        outside = (group.nodes - 1) / group.nodes
-        cards = hardware.node_bytes_per_s / hardware.devices_per_node
-        return group.hop_ns + routed * max((1 - outside) / share, outside / cards) * _NS_PER_S
-    return group.hop_ns + routed * (ranks - 1) / ranks / share * _NS_PER_S
+    group = make_group(hardware, ranks, 1)
+    inside_ns = routed * (ranks - 1) / ranks / hardware.intra_bytes_per_s * _NS_PER_S
+    if group.nodes == 1:
+        return group.hop_ns + inside_ns
+    active = max(part.active for part in cost.parts)
+    nodes = group.nodes
+    reached = nodes * (1 - (1 - 1 / nodes) ** active) * (nodes - 1) / nodes
+    cards = hardware.node_bytes_per_s / hardware.devices_per_node
+    return group.hop_ns + max(inside_ns, routed / active * reached / cards * _NS_PER_S)
 
 
 def time_context(model: Transformer, cost: LayerCost, layout: Layout, hardware: Hardware) -> float:

@@ -23,6 +23,7 @@ from zprof.model.transformer import Transformer
 from zprof.planner.framework_memory import (
     count_expert_shards,
     gradient_bytes,
+    keeps_gathered,
     state_bytes_per_element,
     stored_bytes,
 )
@@ -52,9 +53,13 @@ _FUSED_LOSS_MOVED, _UNFUSED_LOSS_MOVED = 8, 34
 _FOREACH_PASSES = 1.8
 #: Share of tensor-parallel messages that Megatron hides behind the products they belong to.
 _TENSOR_OVERLAP = 0.5
-#: Host time of DeepSpeed's hooks: per layer and pass of stage 3, and per layer of the reductions of stages 1
-#: and 2.
-_STAGE_3_HOOK_NS, _REDUCTION_HOOK_NS = 6_000_000, 500_000
+#: Share of the all_to_all of experts that Megatron hides behind shared experts and other micro-batches.
+_EXPERT_OVERLAP = 0.5
+#: Host time of a framework's hooks, autocast and per-parameter loops: per layer and pass of sharded stages,
+#: else per layer and reduction. Calibrated on the medium model of MiniTrainBench, whose steps are
+#: launch-bound.
+_PASS_HOOK_NS = {Framework.FSDP2: 1_200_000, Framework.DEEPSPEED: 6_500_000}
+_REDUCTION_HOOK_NS = {Framework.DDP: 3_900_000, Framework.DEEPSPEED: 2_500_000}
 #: A part of the step is what bounds it from this share on.
 _LAUNCH_SHARE, _BOUND_SHARE = 0.10, 0.10
 #: Share of hidden collective time by which the concurrent compute gets longer: both use processors and
@@ -115,7 +120,9 @@ def plan_framework_step(
     for count, cost, times in layers:
         tensor_ns, routed_ns = time_tensor(cost, layout, hardware), time_routed(cost, layout, hardware)
         context_ns = max(0.0, time_context(model, cost, layout, hardware) - times.forward_ns)
-        one = (1 - _hide_tensor(layout)) * tensor_ns + 2 * routed_ns + context_ns
+        is_megatron = layout.framework is Framework.MEGATRON
+        one = (1 - _TENSOR_OVERLAP * is_megatron) * tensor_ns + context_ns
+        one += 2 * (1 - _EXPERT_OVERLAP * is_megatron) * routed_ns
         again = one if layout.recompute is Recompute.FULL else 0.0
         gather, reduce = time_data(cost.dense_elements, cost.expert_elements, layout, hardware)
         units.append(
@@ -204,9 +211,9 @@ def _choose_schedule(layout: Layout) -> int:
     """Return the ZeRO stage whose schedule the framework plays."""
     if layout.degrees.data * layout.degrees.context == 1:
         return 0
-    if layout.framework is Framework.DEEPSPEED and layout.stage in (1, 2):
-        return 0 if layout.stage == 1 else 2
-    return layout.stage
+    if layout.framework is Framework.DEEPSPEED and layout.stage == 1:
+        return 0
+    return 1 if keeps_gathered(layout) else layout.stage
 
 
 def _weigh(model: Transformer, parts: StageParts, rates: Rates, layout: Layout) -> float:
@@ -226,10 +233,6 @@ def _time_root(model: Transformer, parts: StageParts, rates: Rates, layout: Layo
     return product + loss / 2, 2 * product + loss / 2
 
 
-def _hide_tensor(layout: Layout) -> float:
-    return _TENSOR_OVERLAP if layout.framework is Framework.MEGATRON else 0.0
-
-
 def _update_ns(parts: StageParts, layout: Layout, rates: Rates) -> float:
     """Return the time of the update: states, weights and gradients are read, the first two written."""
     if layout.stage >= 1:
@@ -245,12 +248,16 @@ def _update_ns(parts: StageParts, layout: Layout, rates: Rates) -> float:
 
 
 def _hook_ns(parts: StageParts, layout: Layout) -> float:
-    """Return the host time of DeepSpeed's hooks in a step."""
-    if layout.framework is not Framework.DEEPSPEED or not layout.stage:
+    """Return the host time of the framework's hooks in a step."""
+    if layout.degrees.data * layout.degrees.context == 1:
         return 0.0
-    passes = 3 if layout.recompute is Recompute.NONE else 4
-    per_layer = _STAGE_3_HOOK_NS * passes if layout.stage == 3 else _REDUCTION_HOOK_NS
-    return per_layer * parts.layer_count * layout.micro_batches
+    if layout.stage == 3:
+        passes = 3 if layout.recompute is Recompute.NONE else 4
+        per_layer = _PASS_HOOK_NS.get(layout.framework, 0) * passes * layout.micro_batches
+    else:
+        reductions = layout.micro_batches if layout.stage == 2 else 1
+        per_layer = _REDUCTION_HOOK_NS.get(layout.framework, 0) * reductions
+    return float(per_layer * parts.layer_count)
 
 
 def _model_flop(stages: tuple[StageParts, ...], layout: Layout, model: Transformer) -> float:

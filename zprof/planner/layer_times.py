@@ -16,7 +16,7 @@ from msgspec import Struct
 from zprof.model.layout import ComputePrecision, Framework, Layout, Recompute
 from zprof.model.machines import Hardware
 from zprof.model.plan import Assumption
-from zprof.planner.layers import LayerCost, Product, get_element_bytes, is_low_precision
+from zprof.planner.layers import LayerCost, PartCost, Product, get_element_bytes, is_low_precision
 
 _NS_PER_S = 1e9
 #: Share of the peak of one large product if the machine does not state it.
@@ -26,14 +26,20 @@ SUSTAINED_RATIO = 0.80
 #: The same for products in fewer bits, relative to 16 bits: scaling, and a shorter product between the same
 #: transfers.
 PRECISION_RATIO = {
-    ComputePrecision.FP8: 0.80,
-    ComputePrecision.MXFP8: 0.75,
-    ComputePrecision.NVFP4: 0.55,
+    ComputePrecision.FP8: 0.95,
+    ComputePrecision.MXFP8: 0.95,
+    ComputePrecision.NVFP4: 0.70,
 }
 #: Share of the 16-bit peak that flash attention reaches, forward and backward, by generation, and the most
 #: that a generation reaches on any device: the second one does not use Hopper's matrix instructions.
 _ATTENTION_RATIOS = {1: 0.31, 2: 0.55, 3: 0.60}
 _MAX_ATTENTION_FLOPS_PER_S = {1: 180e12, 2: 380e12, 3: 3e15}
+#: Attention's rate falls with narrow heads: (width / 128) to this power.
+_FULL_HEAD_WIDTH, _HEAD_POWER = 128, 0.4
+#: Rate of the products of experts, relative to one product of all rows.
+GROUPED_RATIO = 0.45
+#: Share of the 16-bit peak that the scan of Mamba-2 reaches.
+SCAN_RATIO = 0.02
 #: Share of the memory bandwidth that elementwise kernels reach.
 _STREAM_RATIO = 0.65
 #: Memory bandwidth in bytes per flop of the peak, for machines that do not state it.
@@ -42,7 +48,7 @@ _BYTES_PER_FLOP = 0.0035
 _KERNEL_NS = 4_000
 #: Time in which the host launches one kernel in eager mode, and with less Python between them (Megatron,
 #: compiled).
-_LAUNCH_NS, _LEAN_LAUNCH_NS = 9_000, 5_000
+_LAUNCH_NS, _LEAN_LAUNCH_NS = 12_000, 6_000
 #: Backward flop of attention, relative to the forward's.
 _ATTENTION_BACKWARD = 2.5
 #: Bytes moved in a backward pass, relative to the forward's.
@@ -64,6 +70,8 @@ class Rates(Struct, frozen=True, kw_only=True):
     product: float
     attention: float
     plain_product: float
+    grouped: float
+    scan: float
     bytes: float
     launch_ns: float
 
@@ -96,9 +104,17 @@ def choose_rates(hardware: Hardware, layout: Layout) -> Rates:
         product=product,
         attention=attention,
         plain_product=plain,
+        grouped=GROUPED_RATIO * min(product, _limit_grouped(hardware, share)),
+        scan=plain_peak * SCAN_RATIO / _NS_PER_S,
         bytes=bandwidth * _STREAM_RATIO / _NS_PER_S,
         launch_ns=_LEAN_LAUNCH_NS if is_lean else _LAUNCH_NS,
     )
+
+
+def _limit_grouped(hardware: Hardware, share: float) -> float:
+    """Return the most that products of experts reach, which are no faster in FP4 than in FP8."""
+    peak = get_peak(hardware, ComputePrecision.FP8)
+    return peak * share / _NS_PER_S
 
 
 def get_peak(hardware: Hardware, precision: ComputePrecision) -> float:
@@ -118,7 +134,7 @@ def time_layer(cost: LayerCost, rates: Rates, layout: Layout) -> LayerTimes:
     """Return the device time of a layer."""
     element = get_element_bytes(layout)
     products = time_products(cost.products, rates, layout)
-    attention = cost.sum("attention_flop") / rates.attention
+    attention = sum(_time_attention(part, rates) for part in cost.parts)
     moved = cost.sum("moved") / rates.bytes
     kernels = cost.sum("kernels")
     forward = products + attention + moved + kernels * _KERNEL_NS * 0.25
@@ -132,11 +148,23 @@ def time_layer(cost: LayerCost, rates: Rates, layout: Layout) -> LayerTimes:
             backward += forward - _time_skipped(cost, rates, layout)
             launched = 4.0
         case Recompute.SELECTIVE if layout.framework is Framework.MEGATRON:
-            backward += attention
+            backward += moved
         case Recompute.SELECTIVE:
             backward += products / 2 + moved
             launched = 3.7
     return LayerTimes(forward_ns=forward, backward_ns=backward, kernels=launched * kernels)
+
+
+def _count_quantizations(layout: Layout) -> float:
+    """Return the passes over the operands that quantizing takes; Megatron's norms and activations
+    quantize."""
+    return 0.5 if layout.framework is Framework.MEGATRON else 2.0
+
+
+def _time_attention(part: PartCost, rates: Rates) -> float:
+    """Return the forward time of a mixer's attention or scan."""
+    width = min(1.0, part.attention_width / _FULL_HEAD_WIDTH) ** _HEAD_POWER or 1.0
+    return part.attention_flop / (rates.attention * width) + part.scan_flop / rates.scan
 
 
 def _time_skipped(cost: LayerCost, rates: Rates, layout: Layout) -> float:
@@ -153,8 +181,9 @@ def time_products(products: Iterable[Product], rates: Rates, layout: Layout) -> 
     for product in products:
         read = product.rows * product.inner + product.inner * product.columns
         size = product.count * (read + product.rows * product.columns) * element
-        time = max(product.flop / rates.product, size / rates.bytes)
-        if is_low:  # quantized to both orientations
-            time += 2 * product.count * read * element / rates.bytes
+        rate = rates.grouped if product.is_grouped else rates.product
+        time = max(product.flop / rate, size / rates.bytes)
+        if is_low:  # read, and written in fewer bits in both orientations
+            time += product.count * read * element * _count_quantizations(layout) / rates.bytes
         total += time + _KERNEL_NS
     return total

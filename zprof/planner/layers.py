@@ -23,6 +23,7 @@ anyway.
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.model.layout import ComputePrecision, Framework, Layout, Recompute
 from zprof.model.transformer import (
@@ -46,16 +47,20 @@ _SCORE_BYTES = 5
 #: Tokens per chunk of the Mamba-2 scan, and the state that it keeps for each (fp32).
 _MAMBA_CHUNK = 256
 #: Kernels of a forward pass in eager mode and fused, by part.
-_KERNELS = {"mixer": (16, 8), "mlp": (6, 4), "experts": (40, 22)}
+_KERNELS = {"mixer": (30, 12), "mlp": (8, 5), "experts": (50, 25)}
 
 
 class Product(Struct, frozen=True, kw_only=True):
-    """``count`` matrix products of rows x inner by inner x columns on one rank."""
+    """``count`` matrix products of rows x inner by inner x columns on one rank.
+
+    ``is_grouped``: products of experts, with as many rows for each as tokens are routed to it.
+    """
 
     rows: float
     inner: float
     columns: float
     count: float = 1
+    is_grouped: bool = False
 
     @property
     def flop(self) -> float:
@@ -74,12 +79,15 @@ class PartCost(Struct, frozen=True, kw_only=True):
 
     products: tuple[Product, ...]
     attention_flop: float = 0.0
+    attention_width: int = 0
+    scan_flop: float = 0.0
     saved: float
     selective: float
     work: float
     moved: float
     kernels: int
     routed: float = 0.0
+    active: int = 1
 
 
 class LayerCost(Struct, frozen=True, kw_only=True):
@@ -200,13 +208,14 @@ def _cost_attention(part: Attention, sizes: _Sizes) -> PartCost:
     saved += _FP32 * t * heads + (t * (queries + keys) * e if part.head_norms else 0)
     scores = 0.0 if sizes.layout.kernels.flash_attention else _SCORE_BYTES * t * sizes.sequence * heads
     half = sizes.stream + t * (queries + keys) * e + output + _FP32 * t * heads
-    selective = half if _keeps_half(sizes.layout) else saved
+    selective = half if _keeps_half(sizes.layout) else saved - _norm_output_bytes(sizes)
     return PartCost(
         products=(
             Product(rows=t, inner=h, columns=queries + 2 * keys),
             Product(rows=t, inner=queries, columns=h),
         ),
         attention_flop=_attention_flop(part, sizes, 2 * queries),
+        attention_width=part.head_width,
         saved=saved + scores,
         selective=selective,
         work=2 * t * (queries + 2 * keys) * e + 2 * sizes.stream + 2 * scores,
@@ -234,8 +243,9 @@ def _cost_latent_attention(part: LatentAttention, sizes: _Sizes) -> PartCost:
             Product(rows=t, inner=values, columns=h),
         ),
         attention_flop=_attention_flop(part, sizes, queries + values),
+        attention_width=part.value_width,
         saved=saved,
-        selective=half if _keeps_half(sizes.layout) else saved,
+        selective=half if _keeps_half(sizes.layout) else saved - _norm_output_bytes(sizes),
         work=2 * t * (2 * queries + values) * e + 2 * sizes.stream,
         moved=_norm_moved(sizes) + t * (4 * latents + 6 * queries + 2 * values) * e,
         kernels=_count_kernels("mixer", sizes.layout) + 6,
@@ -262,9 +272,9 @@ def _cost_mamba(part: Mamba, sizes: _Sizes) -> PartCost:
             Product(rows=t, inner=h, columns=projected),
             Product(rows=t, inner=inner, columns=h),
         ),
-        attention_flop=2.0 * t * inner * (2 * part.state + _MAMBA_CHUNK),
+        scan_flop=2.0 * t * inner * (2 * part.state + _MAMBA_CHUNK),
         saved=saved,
-        selective=saved,
+        selective=saved - _norm_output_bytes(sizes),
         work=t * (projected + 2 * inner) * e + 2 * sizes.stream,
         moved=_norm_moved(sizes) + t * (2 * projected + 2 * convolved + 6 * inner) * e,
         kernels=_count_kernels("mixer", sizes.layout) + 4,
@@ -276,10 +286,11 @@ def _cost_mlp(part: Mlp, sizes: _Sizes) -> PartCost:
     inner = t * width * (_count_inner_tensors(part.gated, sizes.layout) * e - (e - sizes.saved_input))
     saved = _norm_bytes(sizes) + inner
     half = sizes.stream * (2 if part.gated else 1) + t * width * e
+    again = _norm_output_bytes(sizes) + t * width * sizes.saved_input
     return PartCost(
         products=_mlp_products(t, sizes.hidden, width, gated=part.gated),
         saved=saved,
-        selective=half if _keeps_half(sizes.layout) else saved,
+        selective=half if _keeps_half(sizes.layout) else saved - again,
         work=t * width * e * (3 if part.gated else 2) + 2 * sizes.stream,
         moved=_norm_moved(sizes) + t * width * e * _count_activation_passes(part.gated, sizes.layout),
         kernels=_count_kernels("mlp", sizes.layout),
@@ -297,21 +308,26 @@ def _cost_experts(part: Experts, sizes: _Sizes) -> PartCost:
     saved = _norm_bytes(sizes) + rows * (wide * (sizes.saved_input + e) + part.width * tensors * e)
     saved += t * shared * tensors * e + t * part.experts * _FP32 + rows * (_FP32 + _INDEX_BYTES)
     local = max(1.0, part.experts / sizes.layout.degrees.expert)
-    grouped = _mlp_products(rows / local, wide, part.width, gated=part.gated, count=local)
+    grouped = tuple(
+        replace(product, is_grouped=True)
+        for product in _mlp_products(rows / local, wide, part.width, gated=part.gated, count=local)
+    )
     products = (*grouped, Product(rows=t, inner=sizes.hidden, columns=part.experts))
     if shared:
         products += _mlp_products(t, sizes.hidden, shared, gated=part.gated)
     if part.latent_width:
         products += (Product(rows=t, inner=sizes.hidden, columns=wide, count=2),)
     passes = _count_activation_passes(part.gated, sizes.layout)
+    again = _norm_output_bytes(sizes) + (rows * part.width + t * shared) * e
     return PartCost(
         products=products,
         saved=saved,
-        selective=saved,
+        selective=saved - again,
         work=rows * e * (3 * part.width + wide) + 2 * sizes.stream,
         moved=_norm_moved(sizes) + 6 * routed + (rows * part.width + t * shared) * e * passes,
         kernels=_count_kernels("experts", sizes.layout),
         routed=routed,
+        active=part.active,
     )
 
 
@@ -353,6 +369,11 @@ def _norm_bytes(sizes: _Sizes) -> float:
     if sizes.layout.kernels.fused_norms:
         return sizes.stream * (1 + sizes.saved_input / sizes.element)
     return sizes.stream * (2 + 2 * _FP32 / sizes.element)
+
+
+def _norm_output_bytes(sizes: _Sizes) -> float:
+    """Return the output of a norm, as the input of the next product."""
+    return sizes.stream * sizes.saved_input / sizes.element
 
 
 def _norm_moved(sizes: _Sizes) -> float:

@@ -281,7 +281,17 @@ def _adapt_family(values: ConfigValues, model_type: str) -> _Family:
     """
     family = _FAMILIES.get(model_type, _LLAMA)
     if model_type == "mpt":
-        return _adapt_mpt(values, family)
+        biased = not values.get_flag("no_bias", default=True)
+        attention = values.config.get("attn_config")
+        alibi = ConfigValues(attention if isinstance(attention, dict) else {}, values.where)
+        return replace(
+            family,
+            attention_biased=biased,
+            mlp_biased=biased,
+            layer_norm=biased,
+            positions=values.get_flag("learned_pos_emb", default=True)
+            and not alibi.get_flag("alibi", default=True),
+        )
     if model_type == "falcon":
         biased = values.get_flag("bias", default=False)
         parallel = values.get_flag("parallel_attn", default=True)
@@ -307,22 +317,6 @@ def _adapt_family(values: ConfigValues, model_type: str) -> _Family:
         qkv_biased=values.get_flag("qkv_bias", family.qkv_biased),
         attention_biased=values.get_flag("attention_bias", family.attention_biased),
         mlp_biased=values.get_flag("mlp_bias", family.mlp_biased),
-    )
-
-
-def _adapt_mpt(values: ConfigValues, family: _Family) -> _Family:
-    biased = not values.get_flag("no_bias", default=True)
-    nested = values.config.get("attn_config")
-    attention = ConfigValues(nested if isinstance(nested, dict) else {}, f"{values.where}: attn_config")
-    if attention.get_text("attn_type") not in ("", "multihead_attention"):
-        raise attention.make_error("attn_type", "is not supported")
-    learned = values.get_flag("learned_pos_emb", default=True)
-    return replace(
-        family,
-        attention_biased=biased,
-        mlp_biased=biased,
-        layer_norm=biased,
-        positions=learned and not attention.get_flag("alibi", default=True),
     )
 
 
@@ -467,7 +461,21 @@ def _find_expert_layers(values: ConfigValues, layers: int) -> list[bool]:
 
 def _read_hybrid(values: ConfigValues) -> Transformer:
     """Return a Nemotron-H model: each layer has one part and one norm (arXiv 2504.03624)."""
-    kinds = _read_hybrid_pattern(values)
+    values.refuse_true("use_bias", "mamba_proj_bias")
+    if not values.get_flag("use_conv_bias", default=True):
+        raise values.make_error("use_conv_bias", "is not supported")
+    pattern: Sequence[str] = values.get_text("hybrid_override_pattern")
+    pattern = pattern or values.find_list("layers_block_type", str) or ()
+    if not pattern or len(pattern) > MAX_LAYERS:
+        raise BadInput(f"{values.where}: hybrid_override_pattern is missing or too long")
+    if unknown := [kind for kind in pattern if kind not in _HYBRID_LAYERS]:
+        raise BadInput(f"{values.where}: layers of type {printable(unknown[0][:40])} are not supported")
+    if values.find_integer("num_hidden_layers", max_value=MAX_LAYERS) not in (None, len(pattern)):
+        raise BadInput(
+            f"{values.where}: hybrid_override_pattern has {len(pattern)} layers, "
+            f"num_hidden_layers is {values.config['num_hidden_layers']}"
+        )
+    kinds = [_HYBRID_LAYERS[kind] for kind in pattern]
     hidden = values.require_integer("hidden_size")
     parts: dict[str, tuple[Mixer | None, FeedForward | None]] = {}
     if "mamba" in kinds:
@@ -502,29 +510,6 @@ def _read_hybrid(values: ConfigValues) -> Transformer:
         context=values.find_integer("max_position_embeddings", max_value=MAX_ROWS) or 0,
         tied=values.get_flag("tie_word_embeddings", default=False),
     )
-
-
-def _read_hybrid_pattern(values: ConfigValues) -> list[str]:
-    """Return the part of each layer: mamba, attention, mlp or moe.
-
-    Raises:
-        BadInput: the pattern is missing or has unknown parts, or a flag asks for other biases.
-    """
-    values.refuse_true("use_bias", "mamba_proj_bias")
-    if not values.get_flag("use_conv_bias", default=True):
-        raise values.make_error("use_conv_bias", "is not supported")
-    pattern: Sequence[str] = values.get_text("hybrid_override_pattern")
-    pattern = pattern or values.find_list("layers_block_type", str) or ()
-    if not pattern or len(pattern) > MAX_LAYERS:
-        raise BadInput(f"{values.where}: hybrid_override_pattern is missing or too long")
-    if unknown := [kind for kind in pattern if kind not in _HYBRID_LAYERS]:
-        raise BadInput(f"{values.where}: layers of type {printable(unknown[0][:40])} are not supported")
-    if values.find_integer("num_hidden_layers", max_value=MAX_LAYERS) not in (None, len(pattern)):
-        raise BadInput(
-            f"{values.where}: hybrid_override_pattern has {len(pattern)} layers, "
-            f"num_hidden_layers is {values.config['num_hidden_layers']}"
-        )
-    return [_HYBRID_LAYERS[kind] for kind in pattern]
 
 
 def _read_vit(values: ConfigValues) -> Transformer:

@@ -76,7 +76,6 @@ BUILT = {
     "nemotron-h-8b": 8_100_852_736,
     "nemotron-3-nano-30b-a3b": 31_577_940_288,
     "nemotron-3-super-120b-a12b": 120_668_707_840,
-    "nemotron-3-ultra-550b-a55b": 549_308_993_536,
 }
 #: Totals in text: DeepSeek-V3 arXiv 2412.19437; V2-Lite arXiv 2405.04434, appendix; Nemotron-4 340B arXiv
 #: 2406.11704, table 1 (9.4 billion in embeddings, 331.6 outside); Nemotron 3 at research.nvidia.com;
@@ -107,7 +106,6 @@ ACTIVE = {
     "gpt-oss-120b": (5.13e9, 0.01e9, False),
     "nemotron-3-nano-30b-a3b": (3.6e9, 0.1e9, True),
     "nemotron-3-super-120b-a12b": (12.7e9, 0.1e9, True),
-    "nemotron-3-ultra-550b-a55b": (55e9, 1e9, False),
 }
 
 
