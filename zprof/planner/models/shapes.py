@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from zprof.model.job import LlamaBlock, Shape
-from zprof.model.transformer import Attention, Experts, LayerRun, Mlp, Transformer
+from zprof.model.transformer import Attention, Experts, FeedForward, LayerRun, Mlp, Transformer
 
 #: Hidden elements per head, for shapes without a number of heads.
 _DEFAULT_HEAD_WIDTH = 64
@@ -15,14 +15,22 @@ def make_shape(model: Transformer) -> Shape | None:
 
     A shape has no windows: attention then costs as if each token saw all tokens before it.
     """
-    if len(model.layers) != 1 or model.patch_elements or model.classes:
+    if len(model.layers) != 1:
         return None
     run = model.layers[0]
     attention, part = run.mixer, run.feed_forward
-    if not isinstance(attention, Attention) or not isinstance(part, Mlp | Experts) or run.extra_norms:
+    if not isinstance(attention, Attention) or part is None:
         return None
-    if attention.sinks or not attention.causal:
-        return None
+    experts = part if isinstance(part, Experts) else None
+    block = LlamaBlock(
+        kv_heads=attention.kv_heads,
+        head_width=attention.head_width,
+        mlp=part.width,
+        biased=attention.biased,
+        head_norms=attention.head_norms,
+        experts=experts.experts if experts else 1,
+        active_experts=experts.active if experts else 1,
+    )
     shape = Shape(
         layers=run.count,
         hidden=model.hidden,
@@ -30,32 +38,10 @@ def make_shape(model: Transformer) -> Shape | None:
         context=model.context,
         heads=attention.heads,
         tied=model.tied,
+        block=None if model.layer_norm else block,
     )
-    if model.layer_norm:
-        gpt = Transformer(
-            hidden=model.hidden,
-            layers=make_transformer(shape).layers,
-            vocabulary=model.vocabulary,
-            context=model.context,
-            tied=model.tied,
-            learned_positions=model.context,
-            layer_norm=True,
-        )
-        return shape if gpt == model else None
-    if attention.output_biased or model.learned_positions or not part.gated or part.biased:
-        return None
-    block = LlamaBlock(
-        kv_heads=attention.kv_heads,
-        head_width=attention.head_width,
-        mlp=part.width,
-        biased=attention.biased,
-        head_norms=attention.head_norms,
-    )
-    if isinstance(part, Experts):
-        if part.shared_width or part.router_biased or part.latent_width or part.experts == 1:
-            return None
-        block = replace(block, experts=part.experts, active_experts=part.active)
-    return replace(shape, block=block)
+    unwindowed = replace(model, layers=(replace(run, mixer=replace(attention, window=None)),))
+    return shape if make_transformer(shape) == unwindowed else None
 
 
 def make_transformer(shape: Shape) -> Transformer:
@@ -72,7 +58,7 @@ def make_transformer(shape: Shape) -> Transformer:
             biased=True,
             output_biased=True,
         )
-        part: Mlp | Experts = Mlp(width=_GPT_EXPANSION * shape.hidden, gated=False, biased=True)
+        part: FeedForward = Mlp(width=_GPT_EXPANSION * shape.hidden, gated=False, biased=True)
     else:
         attention = Attention(
             heads=heads,
