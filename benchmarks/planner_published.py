@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import correlation, median
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -42,6 +42,8 @@ DATA = Path(__file__).parent / "data"
 MIB, GIB = 1 << 20, 1 << 30
 #: A prediction within this share of the published figure is near.
 NEAR_RATIO = 0.2
+#: Fewer rows have no order.
+_LEAST_RANKED = 4
 #: Names of models in Megatron-Bridge's tables: presets.
 MEGATRON_MODELS = {
     "LLAMA3_8B": "llama-3-8b",
@@ -53,7 +55,7 @@ MEGATRON_MODELS = {
     "Qwen3_235B_a22B": "qwen3-235b-a22b",
     "Kimi_K2": "kimi-k2",
     "Nemotron_3_Nano": "nemotron-3-nano-30b-a3b",
-    "Nemotron_3_Super": "nemotron-3-super",
+    "Nemotron_3_Super": "nemotron-3-super-120b-a12b",
     "Nemotron_3_Ultra": "nemotron-3-ultra",
 }
 Row = Mapping[str, str]
@@ -71,7 +73,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     bound: str
     speed_error: float | None
     memory_error: float | None
-    step: float
+    published_tokens_per_s: float | None
+    predicted_tokens_per_s: float
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -133,31 +136,53 @@ def list_outcomes(part: str) -> tuple[list[Outcome], list[str]]:
 
 def list_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Yield the lines of the table, in Markdown."""
-    yield "| source | device | scheme | rows | too large | speed | its size | within 20 % | memory |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| source | device | scheme | rows | too large | speed | its size | near | order | memory |"
+    yield "|---|---|---|--:|--:|--:|--:|--:|--:|--:|"
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for each in outcomes:
-        for key in (
-            (each.source, each.device, each.scheme),
-            (each.source, "all", "all"),
-        ):
+        scheme = (each.source, each.device, each.scheme)
+        for key in (scheme, (each.source, each.device, "all"), (each.source, "all", "all")):
             groups.setdefault(key, []).append(each)
-    for (source, device, scheme), members in sorted(groups.items()):
-        speeds = [each.speed_error for each in members if each.speed_error is not None]
-        sizes = [each.memory_error for each in members if each.memory_error is not None]
-        refused = sum(each.fit is Fit.TOO_LARGE for each in members)
-        cells = (
-            source,
-            device,
-            scheme,
-            str(len(members)),
-            str(refused),
-            f"{median(speeds):+.0%}" if speeds else "",
-            f"{median(map(abs, speeds)):.0%}" if speeds else "",
-            f"{sum(abs(error) <= NEAR_RATIO for error in speeds)}" if speeds else "",
-            f"{median(map(abs, sizes)):.0%} of {len(sizes)}" if sizes else "",
-        )
-        yield f"| {' | '.join(cells)} |"
+    for key, members in sorted(groups.items()):
+        if key[2] != "all" or len({each.scheme for each in members}) > 1:
+            yield f"| {' | '.join((*key, *_list_cells(members, with_order=key[1] != 'all')))} |"
+
+
+def _list_cells(members: Sequence[Outcome], *, with_order: bool) -> tuple[str, ...]:
+    speeds = [each.speed_error for each in members if each.speed_error is not None]
+    sizes = [each.memory_error for each in members if each.memory_error is not None]
+    order = rank_correlation(members) if with_order else None
+    return (
+        str(len(members)),
+        str(sum(each.fit is Fit.TOO_LARGE for each in members)),
+        f"{median(speeds):+.0%}" if speeds else "",
+        f"{median(map(abs, speeds)):.0%}" if speeds else "",
+        f"{sum(abs(error) <= NEAR_RATIO for error in speeds)}" if speeds else "",
+        "" if order is None else f"{order:.2f}",
+        f"{median(map(abs, sizes)):.0%}" if sizes else "",
+    )
+
+
+def rank_correlation(members: Sequence[Outcome]) -> float | None:
+    """Return Spearman's rank correlation of published and predicted throughput; None below four rows."""
+    pairs = [
+        (each.published_tokens_per_s, each.predicted_tokens_per_s)
+        for each in members
+        if each.published_tokens_per_s is not None
+    ]
+    if len(pairs) < _LEAST_RANKED:
+        return None
+    published, predicted = (_rank(values) for values in zip(*pairs, strict=True))
+    return correlation(published, predicted)
+
+
+def _rank(values: Sequence[float]) -> list[float]:
+    """Return the rank of each value; equal values share their mean rank."""
+    ordered = sorted(values)
+    return [
+        ordered.index(value) + (ordered.count(value) - 1) / 2  # equal values are neighbours
+        for value in values
+    ]
 
 
 def _judge(job: Job, part: str) -> Outcome:
@@ -180,7 +205,8 @@ def _judge(job: Job, part: str) -> Outcome:
         bound=estimate.bound.value,
         speed_error=speed,
         memory_error=memory,
-        step=estimate.step.wall_ns / 1e6,
+        published_tokens_per_s=job.tokens_per_s,
+        predicted_tokens_per_s=estimate.tokens_per_s,
     )
 
 
@@ -194,7 +220,7 @@ def _format_row(each: Outcome) -> str:
     memory = "" if each.memory_error is None else f"{each.memory_error:+.0%}"
     return (
         f"{each.source:<16} {each.part[:4]} {each.device:<10} {each.scheme:<22} {each.job:<44} "
-        f"{each.fit.value:<9} {each.bound:<8} speed {speed:>6} memory {memory:>6} {each.step:8.0f} ms"
+        f"{each.fit.value:<9} {each.bound:<8} speed {speed:>6} memory {memory:>6}"
     )
 
 

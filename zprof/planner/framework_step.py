@@ -53,8 +53,9 @@ _FUSED_LOSS_MOVED, _UNFUSED_LOSS_MOVED = 8, 34
 _FOREACH_PASSES = 1.8
 #: Share of tensor-parallel messages that Megatron hides behind the products they belong to.
 _TENSOR_OVERLAP = 0.5
-#: Share of the all_to_all of experts that Megatron hides behind shared experts and other micro-batches.
-_EXPERT_OVERLAP = 0.5
+#: Share of the all_to_all of experts that Megatron hides, without and with shared experts to compute
+#: meanwhile.
+_EXPERT_OVERLAP, _SHARED_OVERLAP = 0.2, 0.9
 #: Host time of a framework's hooks, autocast and per-parameter loops: per layer and pass of sharded stages,
 #: else per layer and reduction. Calibrated on the medium model of MiniTrainBench, whose steps are
 #: launch-bound.
@@ -122,7 +123,8 @@ def plan_framework_step(
         context_ns = max(0.0, time_context(model, cost, layout, hardware) - times.forward_ns)
         is_megatron = layout.framework is Framework.MEGATRON
         one = (1 - _TENSOR_OVERLAP * is_megatron) * tensor_ns + context_ns
-        one += 2 * (1 - _EXPERT_OVERLAP * is_megatron) * routed_ns
+        hidden = _SHARED_OVERLAP if any(part.has_shared for part in cost.parts) else _EXPERT_OVERLAP
+        one += 2 * (1 - hidden * is_megatron) * routed_ns
         again = one if layout.recompute is Recompute.FULL else 0.0
         gather, reduce = time_data(cost.dense_elements, cost.expert_elements, layout, hardware)
         units.append(

@@ -37,7 +37,7 @@ _MAX_ATTENTION_FLOPS_PER_S = {1: 180e12, 2: 380e12, 3: 3e15}
 #: Attention's rate falls with narrow heads: (width / 128) to this power.
 _FULL_HEAD_WIDTH, _HEAD_POWER = 128, 0.4
 #: Rate of the products of experts, relative to one product of all rows.
-GROUPED_RATIO = 0.45
+GROUPED_RATIO = 0.40
 #: Share of the 16-bit peak that the scan of Mamba-2 reaches.
 SCAN_RATIO = 0.02
 #: Share of the memory bandwidth that elementwise kernels reach.

@@ -88,6 +88,7 @@ class PartCost(Struct, frozen=True, kw_only=True):
     kernels: int
     routed: float = 0.0
     active: int = 1
+    has_shared: bool = False
 
 
 class LayerCost(Struct, frozen=True, kw_only=True):
@@ -328,6 +329,7 @@ def _cost_experts(part: Experts, sizes: _Sizes) -> PartCost:
         kernels=_count_kernels("experts", sizes.layout),
         routed=routed,
         active=part.active,
+        has_shared=part.shared_width > 0,
     )
 
 
