@@ -61,6 +61,8 @@ _EXPERT_OVERLAP, _SHARED_OVERLAP = 0.2, 0.9
 #: launch-bound.
 _PASS_HOOK_NS = {Framework.FSDP2: 1_200_000, Framework.DEEPSPEED: 6_500_000}
 _REDUCTION_HOOK_NS = {Framework.DDP: 3_900_000, Framework.DEEPSPEED: 2_500_000}
+#: Memory bandwidth of a host that updates offloaded states, and the devices that share it: typical values.
+_HOST_BYTES_PER_S, _HOST_DEVICES = 200e9, 8
 #: A part of the step is what bounds it from this share on.
 _LAUNCH_SHARE, _BOUND_SHARE = 0.10, 0.10
 #: Share of hidden collective time by which the concurrent compute gets longer: both use processors and
@@ -77,6 +79,11 @@ STEP_ASSUMPTIONS: Mapping[str, Assumption] = {
         source="zprof's schedule of a step; arXiv 2205.05198; arXiv 2104.04473",
         deviation="experts are evenly loaded; no overlap of all_to_all",
     ),
+    "framework.copies": Assumption(
+        formula="offloaded optimizer: gradients out and weights in over the host link, and the update at "
+        "200 GB/s per host; offloaded parameters: shards for each gather, beyond the compute",
+        source="arXiv 2101.06840; the host link of the machine",
+    ),
     "framework.idle": Assumption(
         formula="1F1B, GPipe (p-1)(f+b); interleaved that / v; zero-bubble a third; and kernels x launch "
         "time beyond the device's time",
@@ -91,7 +98,7 @@ _LEAVES = {
     "wall_ns": "framework.wall",
     "compute_ns": "framework.compute",
     "exposed_transfer_ns": "framework.transfer",
-    "exposed_memcpy_ns": "framework.transfer",
+    "exposed_memcpy_ns": "framework.copies",
     "idle_ns": "framework.idle",
     "collective_ns": "framework.collectives",
     "overlapped_ns": "framework.transfer",
@@ -165,40 +172,45 @@ def _add_up(
             stack, stage=_choose_schedule(layout), micro_batches=layout.micro_batches, overlap=overlap
         )
     )
-    update = max(_update_ns(parts, layout, rates) for parts in stages)
-    if layout.framework is Framework.DEEPSPEED and layout.stage in (1, 2):  # gathered after the update
-        update_gather = sum(unit.count * unit.gather_ns for unit in (*stack.units, stack.root) if unit)
-    else:
-        update_gather = 0
+    gathered = _gather_after_update_ns(stack, layout)
     hidden = phases.collective_ns - phases.exposed_transfer_ns
+    update = max(_update_ns(parts, layout, rates, hardware) for parts in stages)
     compute = phases.compute_ns + round(update + CONTENTION_RATIO * hidden)
-    one = (phases.compute_ns + phases.exposed_transfer_ns) / layout.micro_batches
-    bubble = round(count_bubble(layout) * one)
-    transfers = round(time_pipeline(model, layout, hardware))
+    bubble = round(
+        count_bubble(layout) * (phases.compute_ns + phases.exposed_transfer_ns) / layout.micro_batches
+    )
     launch = round(kernels * layout.micro_batches * rates.launch_ns + _hook_ns(slowest, layout))
-    exposed = phases.exposed_transfer_ns + transfers + update_gather
     starved = max(0, launch - phases.compute_ns - phases.exposed_transfer_ns)
-    wall = compute + exposed + bubble + starved
-    collective = phases.collective_ns + transfers + update_gather
-    flop = _model_flop(stages, layout, model)
+    outside = round(time_pipeline(model, layout, hardware)) + gathered
+    exposed = phases.exposed_transfer_ns + outside
+    copies = _exposed_copy_ns(slowest, layout, hardware, phases.compute_ns)
+    wall = compute + exposed + copies + bubble + starved
+    collective = max(phases.collective_ns + outside, exposed)
     peak = get_peak(hardware, layout.precision) / _NS_PER_S
     return FrameworkStep(
         step=PlannedStep(
             wall_ns=wall,
             compute_ns=compute,
             exposed_transfer_ns=exposed,
-            exposed_memcpy_ns=0,
+            exposed_memcpy_ns=copies,
             idle_ns=bubble + starved,
-            collective_ns=max(collective, exposed),
-            overlapped_ns=max(0, collective - exposed),
+            collective_ns=collective,
+            overlapped_ns=collective - exposed,
             efficiency_ratio=compute / wall,
             assumptions=_LEAVES,
         ),
         links=tuple(list_traffic(model, slowest, layout, hardware)),
         launch_ns=launch,
-        model_flops_ratio=flop / (wall * peak),
-        bound=_choose_bound(wall, starved, exposed, bubble),
+        model_flops_ratio=_model_flop(stages, layout, model) / (wall * peak),
+        bound=_choose_bound(wall, starved, exposed + copies, bubble),
     )
+
+
+def _gather_after_update_ns(stack: StackTimes, layout: Layout) -> int:
+    """Return the gather of updated weights, which DeepSpeed's stages 1 and 2 run after the update."""
+    if layout.framework is not Framework.DEEPSPEED or layout.stage not in (1, 2):
+        return 0
+    return sum(unit.count * unit.gather_ns for unit in (*stack.units, stack.root) if unit)
 
 
 def _choose_bound(wall: int, starved: int, exposed: int, bubble: int) -> Bound:
@@ -235,18 +247,36 @@ def _time_root(model: Transformer, parts: StageParts, rates: Rates, layout: Layo
     return product + loss / 2, 2 * product + loss / 2
 
 
-def _update_ns(parts: StageParts, layout: Layout, rates: Rates) -> float:
+def _local_elements(parts: StageParts, layout: Layout) -> float:
+    """Return the elements that one rank updates."""
+    if not layout.stage:
+        return parts.elements
+    return parts.dense_elements / layout.degrees.shard + parts.expert_elements / count_expert_shards(layout)
+
+
+def _update_ns(parts: StageParts, layout: Layout, rates: Rates, hardware: Hardware) -> float:
     """Return the time of the update: states, weights and gradients are read, the first two written."""
-    if layout.stage >= 1:
-        local = parts.dense_elements / layout.degrees.shard
-        local += parts.expert_elements / count_expert_shards(layout)
-    else:
-        local = parts.elements
     moved = 2 * state_bytes_per_element(layout) + 2 * stored_bytes(layout) + gradient_bytes(layout)
-    passes = 1.0
-    if layout.framework in (Framework.DDP, Framework.FSDP2) and layout.buffers.foreach_optimizer:
-        passes = _FOREACH_PASSES
-    return passes * moved * local / rates.bytes
+    moved *= _local_elements(parts, layout)
+    if layout.offload_optimizer:
+        return moved / _HOST_BYTES_PER_S * min(_HOST_DEVICES, hardware.devices_per_node) * _NS_PER_S
+    is_foreach = layout.framework in (Framework.DDP, Framework.FSDP2) and layout.buffers.foreach_optimizer
+    return (_FOREACH_PASSES if is_foreach else 1.0) * moved / rates.bytes
+
+
+def _exposed_copy_ns(parts: StageParts, layout: Layout, hardware: Hardware, compute_ns: int) -> int:
+    """Return the copies from and to host memory that nothing hides.
+
+    Gradients leave and weights return around an update on the host; shards of weights arrive for each gather.
+    """
+    local, rate = _local_elements(parts, layout), hardware.host_bytes_per_s / _NS_PER_S
+    copies = 0.0
+    if layout.offload_optimizer:
+        copies += (gradient_bytes(layout) + stored_bytes(layout)) * local / rate
+    if layout.offload_parameters:
+        arriving = 2 * layout.micro_batches * stored_bytes(layout) * local / rate
+        copies += max(0.0, arriving - compute_ns)
+    return round(copies)
 
 
 def _hook_ns(parts: StageParts, layout: Layout) -> float:
