@@ -23,6 +23,13 @@ from zprof.reports.page import (
 )
 from zprof.reports.pages.findings import build_gap_section
 from zprof.reports.pages.head import MARKS
+from zprof.reports.pages.plan_search import (
+    build_answer_sections,
+    describe_alternatives,
+    describe_answer,
+    describe_options,
+    fits_as_given,
+)
 from zprof.reports.pages.plan_sensitivity import build_sensitivity_charts, build_sensitivity_tables
 from zprof.reports.pages.plan_tables import (
     AXES,
@@ -146,6 +153,7 @@ def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:
             Facts(rows=(("plan", format_plan_title(plan)), *list_plan_facts(plan))),
         ),
         sections=(
+            *build_answer_sections(plan),
             *make_section(
                 "memory",
                 "Memory",
@@ -172,7 +180,12 @@ def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:
 
 
 def judge_plan(plan: Plan) -> VerdictStatus:
-    """Return OK if any scheme fits, RISK if no scheme fits, INCONCLUSIVE if unknown."""
+    """Return OK if any scheme fits, RISK if no scheme fits, INCONCLUSIVE if unknown.
+
+    A search answers in place of the schemes.
+    """
+    if plan.search is not None:
+        return VerdictStatus.OK if plan.search.front else VerdictStatus.RISK
     fits = [row.fits for row in plan.rows]
     if True in fits:
         return VerdictStatus.OK
@@ -209,14 +222,17 @@ def format_plan_title(plan: Plan) -> str:
 
 
 def list_plan_answers(plan: Plan) -> tuple[str, ...]:
-    """List the answers: sensitivity first, then what fits, what is fastest, the model states, the rest."""
+    """List the answers: sensitivity or search first, then what fits, what is fastest, the model states."""
     sensitivity_answers = plan.sensitivity.answers if plan.sensitivity else ()
     verification = describe_verification(plan.verification)[:1] if plan.verification else ()
     return (
         *sensitivity_answers[:1],
-        *_describe_fit(plan),
+        *describe_answer(plan),
+        *(_describe_fit(plan) if fits_as_given(plan) or not plan.suggestions else ()),
+        *describe_alternatives(plan),
         _describe_states(plan),
         *_describe_assumed(plan.job),
+        *describe_options(plan),
         *sensitivity_answers[1:],
         *verification,
     )

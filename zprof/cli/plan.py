@@ -11,7 +11,7 @@ from zprof.cli import console
 from zprof.cli.output import add_output_options, render_to
 from zprof.integrations.planning import count_model
 from zprof.model.machines import MACHINES
-from zprof.planner.request import CHOICES, PARSERS, PlanRequest, choose_schemes, make_job
+from zprof.planner.request import CHOICES, PARSERS, UNFUSED, PlanRequest
 
 if TYPE_CHECKING:
     from zprof.model.plan import Plan
@@ -41,6 +41,7 @@ _OPTIONS: Sequence[tuple[str, str | None, Sequence[tuple[str, str | None, str]]]
                 "MODULE:FUNCTION",
                 "function that builds the model; its parameters are counted, it is not run",
             ),
+            ("config", "FILE", "config.json of Hugging Face; also as an argument without --config"),
             ("layers", "N", "transformer blocks, with --hidden"),
             ("hidden", "N", "hidden size, with --layers"),
             ("heads", "N", "attention heads, with --layers"),
@@ -51,20 +52,38 @@ _OPTIONS: Sequence[tuple[str, str | None, Sequence[tuple[str, str | None, str]]]
     ),
     (
         "devices",
-        None,
+        "without --framework, each scheme is planned with its usual framework",
         (
+            (
+                "framework",
+                None,
+                "whose buffers and schedule to plan; reference: the engine of the ZeRO paper",
+            ),
+            ("deepspeed", "FILE", "ds_config.json, read as given"),
             ("stage", None, "one ZeRO stage (default: all stages and alternatives)"),
+            ("world", "N", "all devices; the data-parallel degree is the rest"),
             ("dp", "N", "data-parallel degree"),
-            ("mp", "N", "model-parallel (tensor) degree"),
+            ("tp", "N", "tensor-parallel degree, with sequence parallelism"),
+            ("mp", "N", "old name of --tp, until the next release"),
             ("pp", "N", "pipeline degree"),
+            ("cp", "N", "context-parallel degree"),
+            ("ep", "N", "expert-parallel degree, out of the ranks of a pipeline stage"),
+            ("virtual", "N", "model chunks per pipeline stage (interleaved schedule)"),
+            ("schedule", None, "pipeline schedule (default: 1f1b, with --virtual interleaved)"),
+            ("shard", "N", "ranks that share one copy of the states (HSDP; default: all)"),
+            ("no_reshard", None, "FSDP2: keep parameters gathered after the forward pass"),
+            ("no_sequence_parallel", None, "tensor parallelism replicates norms and residuals"),
         ),
     ),
     (
         "model states",
         None,
         (
-            ("precision", None, "precision of the model"),
+            ("precision", None, "precision of the matrix products; fp8, mxfp8 and nvfp4 store bf16"),
+            ("pure", None, "no fp32 master weights"),
+            ("fp32_reduce", None, "reduce gradients in fp32"),
             ("optimizer", None, "optimizer, which sets the bytes of state per parameter"),
+            ("offload", None, "keep the optimizer, or also the parameters, in host memory"),
         ),
     ),
     (
@@ -74,13 +93,23 @@ _OPTIONS: Sequence[tuple[str, str | None, Sequence[tuple[str, str | None, str]]]
             ("micro_batch", "N", "samples per micro-batch"),
             ("sequence", "N", "tokens per sample"),
             ("micro_batches", "N", "micro-batches per step"),
+            ("global_batch", "N", "samples per step over all devices, instead of --micro-batches"),
         ),
     ),
     (
-        "engine",
+        "activations",
         None,
         (
-            ("checkpointing", None, "keep only the inputs of blocks and recompute the rest"),
+            ("recompute", None, "activations to recompute in the backward pass"),
+            ("checkpointing", None, "old name of --recompute full, until the next release"),
+            ("unfused", "KERNELS", "run these unfused: loss,norms,attention (default with --unfused: all)"),
+            ("compile", None, "compile the layers, which fuses elementwise operators"),
+        ),
+    ),
+    (
+        "reference engine",
+        "each of these, and --model, --sensitivity and --verify, selects --framework reference",
+        (
             (
                 "partition_activations",
                 None,
@@ -136,6 +165,11 @@ class PlanCommand:
         add_planning_options(parser)
         group = parser.add_argument_group("analysis")
         group.add_argument(
+            "--search",
+            action="store_true",
+            help="search all degrees and schemes of the devices; needs a global batch (--global-batch)",
+        )
+        group.add_argument(
             "--sensitivity",
             action="store_true",
             help="effect of other bandwidths, latencies, batches and world sizes; break-even points",
@@ -178,6 +212,9 @@ class PlanCommand:
 def add_planning_options(parser: argparse.ArgumentParser) -> None:
     """Declare every option that affects a plan: the fields of a ``PlanRequest``, with their defaults."""
     request = PlanRequest()
+    parser.add_argument(
+        "config", nargs="?", default=argparse.SUPPRESS, metavar="CONFIG", help="same as --config"
+    )
     for title, description, options in _OPTIONS:
         group = parser.add_argument_group(title, description)
         for name, metavar, help_text in options:
@@ -185,10 +222,13 @@ def add_planning_options(parser: argparse.ArgumentParser) -> None:
             if isinstance(default, bool):
                 group.add_argument(option, action="store_true", help=help_text)
                 continue
-            if default is not None:
+            if default is not None and "old name" not in help_text:
                 help_text += " (default: %(default)s)"
             group.add_argument(
                 option,
+                # --unfused without kernels names all of them.
+                nargs="?" if name == "unfused" else None,
+                const=",".join(UNFUSED) if name == "unfused" else None,
                 metavar=metavar,
                 type=PARSERS.get(name, str),
                 choices=CHOICES.get(name),
@@ -198,11 +238,11 @@ def add_planning_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _make_plan(arguments: argparse.Namespace) -> "Plan":
-    from zprof.planner.plan import plan
+    from zprof.planner.plan_request import plan_request
 
     request = convert(arguments, PlanRequest, from_attributes=True)
-    job = make_job(request, count_model=count_model)
-    prediction = plan(job, schemes=choose_schemes(request), with_sensitivity=arguments.sensitivity)
+    analyses = [name for name in ("search", "sensitivity", "verify") if getattr(arguments, name)]
+    prediction = plan_request(request, count_model, analyses=analyses)
     if not arguments.verify:
         return prediction
     from zprof.integrations.planning.tasks import verify_plan

@@ -467,6 +467,23 @@ class Search(Struct, frozen=True, kw_only=True):
     left_out: int = 0
 
 
+class PlanOptions(Struct, frozen=True, kw_only=True):
+    """What the given options lead to, as far as a reader may not expect it.
+
+    ``framework``: whose buffers and schedule the plan describes; None: the usual framework of each scheme.
+    ``reference_options``: options of the reference engine that selected it. ``old_options``: given options
+    that go with the next release, and their replacements. ``auto_keys``: keys of ``ds_config.json`` with the
+    value ``"auto"``, which got defaults. ``kept_arguments``: given arguments that hold for every layout: the
+    model, the machine, the precision.
+    """
+
+    framework: Framework | None = None
+    reference_options: tuple[str, ...] = ()
+    old_options: tuple[tuple[str, str], ...] = ()
+    auto_keys: tuple[str, ...] = ()
+    kept_arguments: tuple[str, ...] = ()
+
+
 class Plan(Struct, frozen=True, kw_only=True):
     """The job, every way to distribute it, and the assumptions behind the figures.
 
@@ -481,6 +498,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     assumptions: Mapping[str, Assumption]
     sensitivity: Sensitivity | None = None
     verification: PlanVerification | None = None
+    options: PlanOptions = PlanOptions(framework=Framework.REFERENCE)
     suggestions: tuple[Estimate, ...] = ()
     search: Search | None = None
     gaps: tuple[Gap, ...] = ()

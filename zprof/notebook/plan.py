@@ -12,7 +12,7 @@ from zprof.integrations.planning import count_model
 from zprof.model.cursor import Cursor
 from zprof.model.plan import SCHEME_NAMES, Plan
 from zprof.notebook.display import Displayed
-from zprof.planner.request import CHOICES, PARSERS, PlanRequest, choose_schemes, make_job
+from zprof.planner.request import CHOICES, PARSERS, PlanRequest
 
 if TYPE_CHECKING:
     from zprof.reports.formats import Format
@@ -53,21 +53,40 @@ def plan(
     *,
     preset: str | None = None,
     model: str | None = None,
+    config: str | None = None,
     layers: int | None = None,
     hidden: int | None = None,
     heads: int | None = None,
     vocabulary: int | None = None,
     context: int | None = None,
     untied: bool = False,
+    framework: str | None = None,
+    deepspeed: str | None = None,
     stage: int | None = None,
+    world: int | None = None,
     dp: int = 1,
+    tp: int = 1,
     mp: int = 1,
     pp: int = 1,
+    cp: int = 1,
+    ep: int = 1,
+    virtual: int = 1,
+    schedule: str | None = None,
+    shard: int | None = None,
+    no_reshard: bool = False,
+    no_sequence_parallel: bool = False,
     precision: str = "bf16",
+    pure: bool = False,
+    fp32_reduce: bool = False,
     optimizer: str = "adam",
+    offload: str | None = None,
     micro_batch: int | None = None,
     sequence: int | None = None,
     micro_batches: int = 1,
+    global_batch: int | None = None,
+    recompute: str = "none",
+    unfused: str | None = None,
+    compile: bool = False,
     checkpointing: bool = False,
     partition_activations: bool = False,
     offload_activations: bool = False,
@@ -82,26 +101,26 @@ def plan(
     latency: float | str | None = None,
     intra_bandwidth: float | str | None = None,
     intra_latency: float | str | None = None,
+    search: bool = False,
     sensitivity: bool = False,
 ) -> PlannedJob:
     """Predict, before a job runs, whether it fits in memory and what its communication costs.
 
     Arguments are the options of ``zprof plan`` with the same names; see ``zprof plan --help``. Give the model
-    in exactly one way: ``params``, ``preset``, ``model``, or ``layers`` and ``hidden``. A missing shape,
-    batch or hardware gets typical values, and figures that rest on them are marked ``~`` (listed in
+    in exactly one way: ``params``, ``preset``, ``config``, ``model``, or ``layers`` and ``hidden``. A missing
+    shape, batch or hardware gets typical values, and figures that rest on them are marked ``~`` (listed in
     ``job.assumed`` and the ``assumed`` of a row). Quantities are numbers (bytes, bytes per second,
     nanoseconds) or strings with a unit such as ``"32GB"``.
 
     Raises:
         BadInput: The job is impossible, or an argument is invalid.
     """
-    arguments = {name: value for name, value in locals().items() if name != "sensitivity"}
-    from zprof.planner.plan import plan as plan_job
+    given = dict(locals())
+    analyses = [name for name in ("search", "sensitivity") if given.pop(name)]
+    from zprof.planner.plan_request import plan_request
 
     try:
-        request = _read_request(arguments)
-        job = make_job(request, count_model=count_model)
-        made = plan_job(job, schemes=choose_schemes(request), with_sensitivity=sensitivity)
+        made = plan_request(_read_request(given), count_model, analyses=analyses)
     except BadInput as error:
         raise BadInput(_name_arguments(error.message), hint=_name_arguments(error.hint)) from None
     return PlannedJob(**{field.name: getattr(made, field.name) for field in fields(Plan)})

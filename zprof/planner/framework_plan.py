@@ -19,7 +19,7 @@ from zprof.planner.framework_step import STEP_ASSUMPTIONS
 from zprof.planner.layer_times import TIME_ASSUMPTIONS, get_peak
 from zprof.planner.models.counting import count_parameters
 from zprof.planner.stages import split_stages
-from zprof.planner.usual_values import list_assumed_leaves
+from zprof.planner.usual_values import list_assumed_leaves, list_assumed_traffic
 from zprof.version import __version__
 
 ASSUMPTIONS: Mapping[str, Assumption] = {
@@ -76,7 +76,9 @@ def _make_row(
         largest_parameters=find_largest_parameters(model, layout, hardware),
         left_bytes=hardware.memory_bytes - estimate.peak_bytes,
         tight=estimate.fit is Fit.TIGHT,
-        links=estimate.links,
+        links=tuple(
+            replace(link, assumed=list_assumed_traffic(job, scheme, link.axis)) for link in estimate.links
+        ),
         step=estimate.step,
         assumed=list_assumed_leaves(job, scheme),
         layout=layout,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from zprof.base.errors import BadInput
 from zprof.model.layout import Framework, Layout, ParallelDegrees, PipelineSchedule
 from zprof.model.machines import Hardware
 from zprof.model.transformer import Attention, Experts, LatentAttention, Mamba, Mlp, Transformer
@@ -159,3 +160,52 @@ def _list_stages(layout: Layout, hardware: Hardware) -> Iterator[Layout]:
             for shard in shards:
                 for reshard in (True, False):
                     yield replace(layout, stage=3, reshard=reshard, degrees=replace(degrees, shard=shard))
+
+
+def refuse_illegal(model: Transformer, layout: Layout) -> None:
+    """Check that the degrees of a layout divide the model, the sequence and the ranks.
+
+    Raises:
+        BadInput: one line on the conflict, with values that would work.
+    """
+    degrees, layers = layout.degrees, model.layer_count
+    if not divides_model(model, degrees.tensor, copies_heads=True):
+        legal = [
+            degree
+            for degree in range(1, MAX_TENSOR + 1)
+            if divides_model(model, degree, copies_heads=layout.framework is Framework.MEGATRON)
+        ]
+        raise BadInput(
+            f"tp {degrees.tensor} does not divide the heads, the hidden size and the MLP",
+            hint=f"one of {', '.join(map(str, legal))}",
+        )
+    if degrees.pipeline * degrees.virtual > layers:
+        raise BadInput(
+            f"pp {degrees.pipeline} x {degrees.virtual} chunks is more than the {layers} layers",
+            hint=f"at most {layers} chunks in total",
+        )
+    if degrees.virtual > 1 and layout.micro_batches % degrees.pipeline:
+        raise BadInput(
+            f"{layout.micro_batches} micro-batches are not a multiple of pp {degrees.pipeline}, as the "
+            "interleaved schedule needs",
+            hint="change --micro-batches or --global-batch, or omit --virtual",
+        )
+    if layout.schedule is PipelineSchedule.INTERLEAVED and degrees.pipeline > 1 and degrees.virtual == 1:
+        raise BadInput("the interleaved schedule needs several chunks per stage", hint="add --virtual 2")
+    if degrees.context > 1 and layout.sequence % (_CHUNKS_PER_CONTEXT_RANK * degrees.context):
+        raise BadInput(
+            f"cp {degrees.context} does not divide a sequence of {layout.sequence} into two chunks per rank",
+            hint=f"use a multiple of {_CHUNKS_PER_CONTEXT_RANK * degrees.context}",
+        )
+    ranks = degrees.data * degrees.context * degrees.tensor
+    experts = _list_expert_degrees(model, ranks)
+    if degrees.expert not in experts:
+        raise BadInput(
+            f"ep {degrees.expert} does not divide the experts and the {ranks} ranks of a stage",
+            hint=f"one of {', '.join(map(str, experts))}",
+        )
+    if layout.stage and (degrees.data * degrees.context) % degrees.shard:
+        raise BadInput(
+            f"--shard {degrees.shard} does not divide {degrees.data * degrees.context} data-parallel ranks",
+            hint="use a divisor, usually the devices of a node",
+        )

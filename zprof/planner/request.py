@@ -4,6 +4,7 @@ Errors use the command-line spelling of an option (``--keep-last``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
@@ -19,15 +20,36 @@ from zprof.base.parsing import (
     parse_size,
 )
 from zprof.model.job import Backend, Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape
+from zprof.model.layout import (
+    ComputePrecision,
+    Framework,
+    OptimizerKind,
+    PipelineSchedule,
+    Recompute,
+)
 from zprof.model.machines import Hardware
 from zprof.model.plan import ZERO_STAGES, Scheme
+from zprof.model.transformer import Transformer
 from zprof.planner.machine_file import find_hardware
+from zprof.planner.rounding import ceil_div
 
-Precision = Literal["bf16", "fp16", "fp32"]
-Optimizer = Literal["adam", "momentum", "sgd"]
+Offload = Literal["optimizer", "parameters"]
+
+#: Kernels that ``--unfused`` names.
+UNFUSED = ("loss", "norms", "attention")
+
+
+def parse_kernels(given: str) -> str:
+    """Check a list of kernels, such as ``loss,attention``."""
+    names = [name.strip() for name in str(given).split(",")]
+    unknown = [name for name in names if name not in UNFUSED]
+    if unknown:
+        raise BadInput(f"{unknown[0][:40]!r} is none of {', '.join(UNFUSED)}")
+    return ",".join(names)
+
 
 #: Parsers by field; fields without a parser are names or flags.
-PARSERS: Mapping[str, Callable[[Any], float]] = {
+PARSERS: Mapping[str, Callable[[Any], float | str]] = {
     "params": parse_parameter_count,
     "vocabulary": parse_count_or_zero,
     "constant_buffers": parse_parameter_count,
@@ -38,18 +60,32 @@ PARSERS: Mapping[str, Callable[[Any], float]] = {
     "intra_bandwidth": parse_rate,
     "intra_latency": parse_duration,
     "stage": int,
-    **dict.fromkeys(("layers", "hidden", "heads", "context", "dp", "mp", "pp"), parse_count),
-    **dict.fromkeys(("micro_batch", "sequence", "micro_batches"), parse_count),
+    "unfused": parse_kernels,
+    **dict.fromkeys(("layers", "hidden", "heads", "context"), parse_count),
+    **dict.fromkeys(("world", "dp", "tp", "mp", "pp", "cp", "ep", "virtual", "shard"), parse_count),
+    **dict.fromkeys(("micro_batch", "sequence", "micro_batches", "global_batch"), parse_count),
 }
 #: Allowed values by field.
 CHOICES: Mapping[str, Sequence[int | str]] = {
     "stage": range(len(ZERO_STAGES)),
-    "precision": get_args(Precision),
-    "optimizer": get_args(Optimizer),
-    "backend": tuple(str(backend) for backend in Backend),
+    "precision": tuple(ComputePrecision),
+    "optimizer": tuple(OptimizerKind),
+    "backend": tuple(Backend),
+    "framework": tuple(Framework),
+    "schedule": tuple(PipelineSchedule),
+    "recompute": tuple(Recompute),
+    "offload": get_args(Offload),
 }
-#: Bytes per element of the optimizer's own state, without a master copy of the weights.
-_STATE_BYTES: Mapping[Optimizer, int] = {"adam": 8, "momentum": 4, "sgd": 0}
+#: Bytes per element of the optimizer's own state, without a master copy of the weights. Adafactor keeps a row
+#: and a column of each matrix.
+_STATE_BYTES: Mapping[OptimizerKind, int] = {
+    OptimizerKind.ADAM: 8,
+    OptimizerKind.ADAM_8BIT: 2,
+    OptimizerKind.ADAFACTOR: 0,
+    OptimizerKind.MUON: 4,
+    OptimizerKind.MOMENTUM: 4,
+    OptimizerKind.SGD: 0,
+}
 _FULL, _HALF = 4, 2
 #: Hardware field that an option overrides.
 _OVERRIDES = {
@@ -66,7 +102,9 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
 
     Memory is in bytes, a bandwidth in bytes per second, a latency in nanoseconds, ``constant_buffers`` in
     elements. ``model``: ``module:function``. ``hardware``: a name or the path of a file. Without ``stage``,
-    all schemes are planned.
+    all schemes are planned. ``config``, ``deepspeed``: paths of a ``config.json`` of Hugging Face and of a
+    ``ds_config.json``. ``framework``: None for the usual one of each scheme. ``world``: all devices.
+    ``mp``: the old name of ``tp``; ``checkpointing``: of ``recompute``. ``unfused``: names of kernels.
     """
 
     params: int | None = None
@@ -78,15 +116,34 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     vocabulary: int | None = None
     context: int | None = None
     untied: bool = False
+    config: str | None = None
+    framework: Framework | None = None
+    deepspeed: str | None = None
     stage: int | None = None
+    world: int | None = None
     dp: int = 1
+    tp: int = 1
     mp: int = 1
     pp: int = 1
-    precision: Precision = "bf16"
-    optimizer: Optimizer = "adam"
+    cp: int = 1
+    ep: int = 1
+    virtual: int = 1
+    schedule: PipelineSchedule | None = None
+    shard: int | None = None
+    no_reshard: bool = False
+    no_sequence_parallel: bool = False
+    precision: ComputePrecision = ComputePrecision.BF16
+    pure: bool = False
+    fp32_reduce: bool = False
+    optimizer: OptimizerKind = OptimizerKind.ADAM
+    offload: Offload | None = None
     micro_batch: int | None = None
     sequence: int | None = None
     micro_batches: int = 1
+    global_batch: int | None = None
+    recompute: Recompute = Recompute.NONE
+    unfused: str | None = None
+    compile: bool = False
     checkpointing: bool = False
     partition_activations: bool = False
     offload_activations: bool = False
@@ -103,28 +160,56 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     intra_latency: int | None = None
 
 
+class RequestedModel(Struct, frozen=True, kw_only=True):
+    """The model that a request names.
+
+    ``shape``: None if only the number of parameters is known, or if the reference engine has no such layers.
+    ``transformer``: None if only the number of parameters is known.
+    """
+
+    name: str
+    parameters: int
+    shape: Shape | None = None
+    transformer: Transformer | None = None
+
+
 def make_job(request: PlanRequest, count_model: Callable[[str, Job], Job]) -> Job:
-    """Return the requested job, with typical values for omitted options.
+    """Return the requested job of the reference engine, with typical values for omitted options.
 
     ``count_model``: returns the job with the counted parameters of the model that ``request.model`` builds.
 
     Raises:
-        BadInput: not exactly one model is given, the preset or hardware is unknown, or ``count_model`` fails.
+        BadInput: not exactly one model is given, the preset or hardware is unknown, the reference engine has
+            no such layers, or ``count_model`` fails.
     """
     from zprof.planner.usual_values import assume_missing
 
-    name, parameters, shape = _read_model(request)
-    job = Job(
-        name=name,
-        parameters=parameters,
-        shape=shape,
-        degrees=Degrees(dp=request.dp, mp=request.mp, pp=request.pp),
-        element_bytes=choose_element_bytes(request.precision, request.optimizer),
+    model = read_model(request)
+    if model.transformer is not None and model.shape is None:
+        raise BadInput(
+            f"the reference engine has no layers like those of {model.name}",
+            hint="plan it for another framework: --framework fsdp2, ddp, deepspeed or megatron",
+        )
+    job = start_job(request, model)
+    return assume_missing(count_model(request.model, job) if request.model else job)
+
+
+def start_job(request: PlanRequest, model: RequestedModel) -> Job:
+    """Return the requested job without typical values.
+
+    Context ranks share the states as data-parallel ranks do, and count as such.
+    """
+    return Job(
+        name=model.name,
+        parameters=model.parameters,
+        shape=model.shape,
+        degrees=Degrees(dp=request.dp * request.cp, mp=request.tp, pp=request.pp),
+        element_bytes=choose_element_bytes(request.precision, request.optimizer, pure=request.pure),
         batch=Batch(
             samples=request.micro_batch, sequence=request.sequence, micro_batches=request.micro_batches
         ),
         residual=Residual(
-            checkpointing=request.checkpointing,
+            checkpointing=request.recompute is Recompute.FULL,
             partition=request.partition_activations,
             offload=request.offload_activations,
             constant_buffer_elements=request.constant_buffers,
@@ -134,7 +219,6 @@ def make_job(request: PlanRequest, count_model: Callable[[str, Job], Job]) -> Jo
         backend=request.backend,
         hardware=_read_hardware(request),
     )
-    return assume_missing(count_model(request.model, job) if request.model else job)
 
 
 def choose_schemes(request: PlanRequest) -> Sequence[Scheme]:
@@ -151,10 +235,16 @@ def choose_schemes(request: PlanRequest) -> Sequence[Scheme]:
     return tuple(Scheme) if request.stage is None else (tuple(ZERO_STAGES)[request.stage],)
 
 
-def choose_element_bytes(precision: Precision, optimizer: Optimizer) -> ElementBytes:
-    """Return the bytes per element, including fp32 master weights and a gradient copy for 16-bit models."""
+def choose_element_bytes(
+    precision: ComputePrecision, optimizer: OptimizerKind, *, pure: bool = False
+) -> ElementBytes:
+    """Return the bytes per element.
+
+    Models in 16 bits or less have fp32 master weights and an fp32 copy of the gradient, unless they are
+    ``pure``: then the optimizer's state is in 16 bits too.
+    """
     state = _STATE_BYTES[optimizer]
-    if precision == "fp32":
+    if precision == ComputePrecision.FP32:
         return ElementBytes(
             parameter=_FULL,
             gradient=_FULL,
@@ -163,19 +253,22 @@ def choose_element_bytes(precision: Precision, optimizer: Optimizer) -> ElementB
             reduced=_FULL,
             gradient_copy=0,
         )
+    if pure:
+        return replace(ElementBytes(), optimizer_state=ceil_div(state, 2), gradient_copy=0)
     return replace(ElementBytes(), optimizer_state=state + _FULL, parameter=_HALF, gradient=_HALF)
 
 
-def _read_model(request: PlanRequest) -> tuple[str, int, Shape | None]:
-    """Return name, parameters and shape from exactly one option; ``--model`` is counted later.
+def read_model(request: PlanRequest) -> RequestedModel:
+    """Return the model that exactly one option names; ``--model`` is counted later.
 
     Raises:
-        BadInput: not exactly one model is given, the preset is unknown or has no shape.
+        BadInput: not exactly one model is given, the preset is unknown, or a file cannot be read.
     """
     options = {
         "--params": request.params,
         "--layers with --hidden": request.layers or request.hidden,
         "--preset": request.preset,
+        "--config": request.config,
         "--model": request.model,
     }
     given = [option for option, value in options.items() if value is not None]
@@ -184,24 +277,35 @@ def _read_model(request: PlanRequest) -> tuple[str, int, Shape | None]:
         raise BadInput(message, hint=f"use one of: {', '.join(options)}")
     _refuse_unused(request, given[0])
     if request.preset is not None:
-        # A preset model; a context shorter than the sequence is extended to it.
-        from zprof.planner.model_shapes import count_parameters
-        from zprof.planner.models.presets import find_preset
+        return _read_preset(request.preset, request.sequence or 0)
+    if request.config is not None:
+        from zprof.planner.models.config_file import read_model_config
+        from zprof.planner.models.counting import count_parameters as count_elements
+        from zprof.planner.models.shapes import extend_context
 
-        preset = find_preset(request.preset)
-        shape = preset.shape
-        if shape is None:
-            raise BadInput(
-                f"the reference engine has no layers like those of {preset.name}",
-                hint="plan it for another framework: --framework fsdp2, ddp, deepspeed or megatron",
-            )
-        if request.sequence is None or request.sequence <= shape.context:
-            return preset.name, preset.parameters, shape
-        extended = replace(shape, context=request.sequence)
-        return f"{preset.name} with context {request.sequence:,}", count_parameters(extended), extended
+        found = read_model_config(Path(request.config))
+        transformer = extend_context(found.transformer, request.sequence or 0)
+        return RequestedModel(
+            name=found.name, parameters=count_elements(transformer), transformer=transformer
+        )
     if request.params is not None:
-        return "", request.params, None
-    return ("", 1, None) if request.model else _model_from_shape(request)
+        return RequestedModel(name="", parameters=request.params)
+    return RequestedModel(name="", parameters=1) if request.model else _model_from_shape(request)
+
+
+def _read_preset(name: str, sequence: int) -> RequestedModel:
+    """Return a named model; a context shorter than the sequence is extended to it."""
+    from zprof.planner.model_shapes import count_parameters
+    from zprof.planner.models.presets import find_preset
+    from zprof.planner.models.shapes import extend_context
+
+    preset = find_preset(name)
+    shape, parameters, name = preset.shape, preset.parameters, preset.name
+    if shape is not None and sequence > shape.context:
+        shape = replace(shape, context=sequence)
+        parameters, name = count_parameters(shape), f"{name} with context {sequence:,}"
+    transformer = extend_context(preset.transformer, sequence)
+    return RequestedModel(name=name, parameters=parameters, shape=shape, transformer=transformer)
 
 
 def _refuse_unused(request: PlanRequest, model_option: str) -> None:
@@ -222,8 +326,9 @@ def _refuse_unused(request: PlanRequest, model_option: str) -> None:
         )
 
 
-def _model_from_shape(request: PlanRequest) -> tuple[str, int, Shape | None]:
+def _model_from_shape(request: PlanRequest) -> RequestedModel:
     from zprof.planner.model_shapes import count_parameters
+    from zprof.planner.models.shapes import make_transformer
 
     if request.layers is None or request.hidden is None:
         raise BadInput("a shape needs --layers and --hidden", hint="see zprof plan --help")
@@ -240,7 +345,9 @@ def _model_from_shape(request: PlanRequest) -> tuple[str, int, Shape | None]:
         heads=request.heads,
         tied=not request.untied,
     )
-    return "", count_parameters(shape), shape
+    return RequestedModel(
+        name="", parameters=count_parameters(shape), shape=shape, transformer=make_transformer(shape)
+    )
 
 
 def _read_hardware(request: PlanRequest) -> Hardware | None:

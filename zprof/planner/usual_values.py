@@ -62,7 +62,7 @@ def assume_missing(job: Job) -> Job:
 
     A model known only by its units keeps its batch, because its context limit is unknown.
     """
-    for fill in (_assume_shape, _assume_batch, _assume_hardware):
+    for fill in (_assume_shape, _assume_batch, assume_hardware):
         filled = fill(job)
         if filled is not job and _is_possible(filled):
             job = filled
@@ -125,18 +125,22 @@ def _assume_shape(job: Job) -> Job:
 
 
 def _assume_batch(job: Job) -> Job:
-    if job.shape is None:
-        return job
+    return job if job.shape is None else assume_batch(job, job.shape.context)
+
+
+def assume_batch(job: Job, context: int) -> Job:
+    """Return the job with a micro-batch and a sequence, which is at most the model's context (0: unknown)."""
     batch, assumed = job.batch, job.assumed
     if batch.samples is None:
         batch, assumed = replace(batch, samples=_SAMPLES), (*assumed, Assumed.MICRO_BATCH)
     if batch.sequence is None:
-        sequence = min(_SEQUENCE, job.shape.context or _SEQUENCE)
+        sequence = min(_SEQUENCE, context or _SEQUENCE)
         batch, assumed = replace(batch, sequence=sequence), (*assumed, Assumed.SEQUENCE)
     return job if batch is job.batch else replace(job, batch=batch, assumed=assumed)
 
 
-def _assume_hardware(job: Job) -> Job:
+def assume_hardware(job: Job) -> Job:
+    """Return the job with hardware."""
     if job.hardware is not None:
         return job
     return replace(job, hardware=H100, assumed=(*job.assumed, Assumed.HARDWARE))

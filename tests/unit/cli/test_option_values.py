@@ -12,8 +12,9 @@ from zprof.base.parsing import parse_duration, parse_factor, parse_parameter_cou
 from zprof.cli.parser import Parser, build_parser
 from zprof.cli.registry import COMMANDS
 from zprof.cli.shared_options import add_stated_facts, add_stated_work, add_training_options, add_work_options
+from zprof.model.layout import ComputePrecision, OptimizerKind
 from zprof.model.training import TrainingFacts
-from zprof.planner.request import Optimizer, Precision, choose_element_bytes
+from zprof.planner.request import choose_element_bytes
 
 Read = Callable[[Any], Any]
 
@@ -73,7 +74,9 @@ def test_a_number_that_is_no_quantity_is_refused_with_an_example(read: Read, num
     ("precision", "optimizer", "states", "copy"),
     [("bf16", "adam", 16, 4), ("fp32", "adam", 16, 0), ("fp16", "momentum", 12, 4), ("fp32", "sgd", 8, 0)],
 )
-def test_bytes_of_a_parameter(precision: Precision, optimizer: Optimizer, states: int, copy: int) -> None:
+def test_bytes_of_a_parameter(
+    precision: ComputePrecision, optimizer: OptimizerKind, states: int, copy: int
+) -> None:
     """arXiv 1910.02054, section 3.1: 2 + 2 + 12 for Adam; fp32 master weights where there are 16 bits."""
     made = choose_element_bytes(precision, optimizer)
     assert made.parameter + made.gradient + made.optimizer_state == states

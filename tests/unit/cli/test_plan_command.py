@@ -51,7 +51,7 @@ def test_a_preset_grows_to_the_sequence(call: Call) -> None:
 
 
 def test_parameters_alone_are_answered_and_what_is_assumed_is_marked(call: Call) -> None:
-    stated = ("--params", "13e9", "--dp", "64")
+    stated = ("--params", "13e9", "--dp", "64", "--framework", "reference")
     plan = planned(call, *stated)
     job, rows = plan["job"], {row["scheme"]: row for row in plan["rows"]}
     assert job["assumed"] == ["shape", "micro_batch", "sequence", "hardware"]
