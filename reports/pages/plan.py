@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from zprof.base.formatting import format_decimal_bytes, format_percent
 from zprof.model.cursor import Cursor, get
 from zprof.model.job import Assumed, Job, Shape
-from zprof.model.layout import MIB
+from zprof.model.layout import MIB, Framework, Recompute
 from zprof.model.plan import SCHEME_NAMES, ZERO_STAGES, Assumption, Outlook, Plan, PlanVerification
 from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value, strip_unit
 from zprof.model.report import VerdictStatus
 from zprof.model.time import LEDGER_NAMES
+from zprof.model.transformer import Attention, Experts, Mlp, Transformer
 from zprof.reports.page import (
     Facts,
     Item,
@@ -24,6 +25,7 @@ from zprof.reports.page import (
 from zprof.reports.pages.findings import build_gap_section
 from zprof.reports.pages.head import MARKS
 from zprof.reports.pages.plan_search import (
+    FRAMEWORK_NAMES,
     build_answer_sections,
     describe_alternatives,
     describe_answer,
@@ -122,7 +124,7 @@ def _format_figures(uses: Mapping[str, Mapping[str, None]]) -> str:
 
 def _list_plan_uses(plan: Plan) -> Iterator[tuple[str, str, str]]:
     for row in plan.rows:
-        scheme = SCHEME_NAMES[row.scheme]
+        scheme = row.name
         for term in row.terms:
             name = tenant_name(term.tenant)
             yield term.assumption, f"{name}: {term.sub.replace('_', ' ')}" if term.sub else name, scheme
@@ -244,13 +246,17 @@ def list_plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     shape = job.shape
     frozen = f", {format_integer(job.frozen_parameters)} of them frozen" if job.frozen_parameters else ""
     size = f"{format_integer(job.parameters)} parameters{frozen}"
+    is_reference = plan.options.framework is Framework.REFERENCE
+    sizes = "" if shape is None else f": {_describe_sizes(job, shape)}"
+    if plan.model is not None:
+        sizes = f": {_describe_layers(plan, plan.model)}"
     properties = (
-        ("model", size if shape is None else f"{size}: {_describe_sizes(job, shape)}"),
+        ("model", f"{size}{sizes}"),
         ("devices", f"{format_device_count(job)}: data {job.degrees.dp} x model {job.degrees.mp} x "
          f"pipeline {job.degrees.pp}"),
-        ("states", _describe_elements(job)),
+        ("states", _describe_elements(job) if is_reference else ""),
         ("batch", _describe_batch(plan)),
-        ("engine", _describe_engine(job)),
+        ("engine", _describe_engine(job) if is_reference else _describe_frameworks(plan)),
         ("hardware", _describe_hardware(job)),
     )  # fmt: skip
     return tuple((name, text) for name, text in properties if text)
@@ -267,7 +273,7 @@ def list_plan_figures(plan: Plan) -> tuple[tuple[str, str, str], ...]:
         fits = f"; {mark_assumed(fits, 'fits' in row.assumed)}" if fits else ""
         peak = f"{read_known_peak(place, scale).text} {scale.unit} at the peak"
         states = f"{read_state_bytes(place, scale).text} {scale.unit}"
-        figures.append((SCHEME_NAMES[row.scheme], states, f"of model states; {peak}{fits}"))
+        figures.append((row.name, states, f"of model states; {peak}{fits}"))
     return tuple(figures)
 
 
@@ -282,11 +288,9 @@ def _describe_fit(plan: Plan) -> Iterator[str]:
         return
     by_fit: dict[bool | None, list[str]] = {True: [], False: [], None: []}
     for row in plan.rows:
-        by_fit[row.fits].append(mark_assumed(SCHEME_NAMES[row.scheme], "fits" in row.assumed))
+        by_fit[row.fits].append(mark_assumed(row.name, "fits" in row.assumed))
     memory = f"{format_memory_size(plan.job.hardware, plan.job)} of {plan.job.hardware.name}"
-    tight_names = [
-        mark_assumed(SCHEME_NAMES[row.scheme], "fits" in row.assumed) for row in plan.rows if row.tight
-    ]
+    tight_names = [mark_assumed(row.name, "fits" in row.assumed) for row in plan.rows if row.tight]
     tight = f" (tight: {join_names(tight_names)})" if tight_names else ""
     text = [
         f"{what}: {join_names(names)}{tight if what.startswith('Fits') else ''}"
@@ -311,7 +315,7 @@ def _describe_fastest(plan: Plan) -> Iterator[str]:
         return
     max_rate = max(rate for rate, _ in timed)
     matching = [(rate, row) for rate, row in timed if rate >= max_rate * (1 - _EQUAL_SPEED_RATIO)]
-    names = join_names(SCHEME_NAMES[row.scheme] for _, row in matching)
+    names = join_names(row.name for _, row in matching)
     is_assumed = "step" in matching[0][1].assumed
     steps = {mark_assumed(format_plan_time(row.step.wall_ns), is_assumed) for _, row in matching if row.step}
     within = " (within 1 %)" if len(matching) > 1 else ""
@@ -354,7 +358,7 @@ def _describe_states(plan: Plan) -> str:
     places = [place for place in places if get(place).scheme in ZERO_STAGES] or places
     scale, rows = choose_memory_scale(plan), [get(place) for place in places]
     states = " / ".join(read_state_bytes(place, scale).text for place in places)
-    names = " / ".join(SCHEME_NAMES[row.scheme] for row in rows)
+    names = " / ".join(row.name for row in rows)
     need = "need" if len(rows) > 1 else "needs"
     text = f"{names} {need} {states} {scale.unit} of model states on each device"
     if all(row.peak_bytes is None and row.least_bytes == row.state_bytes for row in rows):
@@ -383,6 +387,32 @@ def _describe_sizes(job: Job, shape: Shape) -> str:
         text.format(mark_assumed(format_integer(size), is_assumed)) for size, text in sizes if size
     )
     return f"{texts}{routed}"
+
+
+def _describe_layers(plan: Plan, model: Transformer) -> str:
+    """Describe the sizes of a model layer by layer, marking each size if the shape is assumed."""
+    mixer = next((run.mixer for run in model.layers if run.mixer is not None), None)
+    parts = [run.feed_forward for run in model.layers]
+    mlp = next((part for part in parts if isinstance(part, Mlp)), None)
+    experts = next((part for part in parts if isinstance(part, Experts)), None)
+    kv_heads = mixer.kv_heads if isinstance(mixer, Attention) else None
+    sizes: list[tuple[int | None, str]] = [
+        (model.layer_count, "{} layers"),
+        (model.hidden, "hidden {}"),
+        (None if mixer is None else mixer.heads, "{} heads"),
+        (None if mixer is None or kv_heads == mixer.heads else kv_heads, "{} for keys and values"),
+        (None if mlp is None else mlp.width, "MLP {}"),
+        (None if experts is None else experts.experts, "{} experts"),
+        (None if experts is None else experts.active, "{} of them for a token"),
+        (None if experts is None else experts.width, "of width {}"),
+        (model.vocabulary, "vocabulary {}"),
+        (model.context, "context {}"),
+    ]
+    is_assumed = Assumed.SHAPE in plan.job.assumed
+    texts = [text.format(mark_assumed(format_integer(size), is_assumed)) for size, text in sizes if size]
+    if experts is not None:
+        texts.append(f"{format_count(plan.active_parameters)} active parameters")
+    return ", ".join(texts)
 
 
 def _describe_elements(job: Job) -> str:
@@ -416,7 +446,7 @@ def _describe_micro_batches(plan: Plan) -> str:
         return count_text if micro_batches > 1 else ""
     sharded = [row.scheme for row in matching if row.scheme in ZERO_STAGES]
     names = ["DP", "ZeRO"] if len(sharded) == len(ZERO_STAGES) else [SCHEME_NAMES[each] for each in sharded]
-    names += [SCHEME_NAMES[row.scheme] for row in matching if row.scheme not in ZERO_STAGES]
+    names += [row.name for row in matching if row.scheme not in ZERO_STAGES]
     columns = (
         f"in the column{'s' if len(matching) > 1 else ''} {join_names(names)}"
         if names
@@ -438,6 +468,28 @@ def _describe_engine(job: Job) -> str:
         parts.append(f"buffers of {format_count(residual.constant_buffer_elements)} elements (CB)")
     parts += ["contiguous gradients (MD)"] if residual.defragment else []
     return ", ".join(parts)
+
+
+def _describe_frameworks(plan: Plan) -> str:
+    """Describe what the columns are run with, and what they have in common."""
+    names: dict[Framework, list[str]] = {}
+    for row in plan.rows:
+        if row.layout is not None:
+            names.setdefault(row.layout.framework, []).append(row.name)
+    if not names:
+        return ""
+    parts = [
+        FRAMEWORK_NAMES[framework] + (f" ({', '.join(columns)})" if len(plan.rows) > 1 else "")
+        for framework, columns in names.items()
+    ]
+    layout = next(row.layout for row in plan.rows if row.layout is not None)
+    recompute = {
+        Recompute.NONE: "no recomputation",
+        Recompute.SELECTIVE: "selective recomputation",
+        Recompute.FULL: "full recomputation",
+    }[layout.recompute]
+    weights = "" if layout.master_weights else " without fp32 weights"
+    return f"{', '.join(parts)}; {layout.precision.value}{weights}, {layout.optimizer.value}, {recompute}"
 
 
 def _describe_hardware(job: Job) -> str:

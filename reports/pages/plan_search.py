@@ -36,7 +36,7 @@ _SCHEDULES = {
     PipelineSchedule.INTERLEAVED: "interleaved",
     PipelineSchedule.ZERO_BUBBLE: "zero-bubble",
 }
-_FRAMEWORKS = {
+FRAMEWORK_NAMES = {
     Framework.REFERENCE: "reference",
     Framework.DDP: "DDP",
     Framework.FSDP2: "FSDP2",
@@ -255,7 +255,7 @@ def build_front_chart(search: Search) -> LineChart | None:
     return LineChart(
         title="Memory over step time: layouts that no other beats",
         lines=tuple(
-            Line(name=_FRAMEWORKS[framework], points=tuple(points))
+            Line(name=FRAMEWORK_NAMES[framework], points=tuple(points))
             for framework, points in by_framework.items()
         ),
         heights=tuple(

@@ -11,7 +11,7 @@ from zprof.base.formatting import DECIMAL_SIZES, format_decimal_bytes
 from zprof.model.cursor import Cursor, get, get_path, read
 from zprof.model.job import Assumed, Job
 from zprof.model.machines import Hardware
-from zprof.model.plan import PIPELINES, SCHEME_NAMES, ZERO_STAGES, Axis, Plan, PlanRow, VerifiedStage
+from zprof.model.plan import PIPELINES, ZERO_STAGES, Axis, Plan, PlanRow, VerifiedStage
 from zprof.model.quantities import (
     BOUND_SIGNS,
     ESTIMATE_SIGN,
@@ -133,7 +133,7 @@ def choose_memory_scale(plan: Plan) -> Scale:
 
 
 def _make_scheme_columns(plan: Plan) -> tuple[Column, ...]:
-    return tuple(Column(title=SCHEME_NAMES[row.scheme]) for row in plan.rows)
+    return tuple(Column(title=row.name) for row in plan.rows)
 
 
 def _sum_terms(row: Cursor, terms: Sequence[Cursor], scale: Scale) -> Value:
@@ -203,7 +203,7 @@ def _list_memory_notes(plan: Plan) -> Iterator[str]:
     peak_times: dict[str, list[str]] = {}
     for row in plan.rows:
         if row.peak_at:
-            peak_times.setdefault(row.peak_at, []).append(SCHEME_NAMES[row.scheme])
+            peak_times.setdefault(row.peak_at, []).append(row.name)
     if len(peak_times) == 1:
         yield f"Peak at: {next(iter(peak_times))}."
     elif peak_times:
@@ -220,7 +220,7 @@ def _list_memory_notes(plan: Plan) -> Iterator[str]:
         yield f"Largest model {UNKNOWN}: not even the smallest fits with this batch."
     if any(row.largest_parameters and row.peak_bytes is None for row in plan.rows):
         yield "≤: largest model by its states alone; its other memory makes it smaller."
-    early_schemes = [SCHEME_NAMES[row.scheme] for row in plan.rows if not row.tenants.get(Tenant.GRADIENTS)]
+    early_schemes = [row.name for row in plan.rows if not row.tenants.get(Tenant.GRADIENTS)]
     if early_schemes:
         yield f"{', '.join(early_schemes)}: the peak comes before the first gradient is stored."
     if plan.job.hardware is None:
@@ -250,7 +250,7 @@ def build_plan_bars(plan: Plan) -> Bars:
         sizes = [(tenant.value, get(row).tenants.get(tenant, 0)) for tenant in DISPLAY_ORDER]
         parts = [(name, size, format_with_unit(size, scale)) for name, size in sizes]
         return StackedBar(
-            name=SCHEME_NAMES[get(row).scheme],
+            name=get(row).name,
             note=f"{read_known_peak(row, scale).text} {scale.unit}",
             segments=stack_segments(parts, max_bytes),
         )
@@ -279,11 +279,7 @@ def build_step_table(plan: Plan) -> Table | None:
         )
         return Row(cells=(name, *cells), short=short, total=field == "wall_ns")
 
-    pipelines = [
-        SCHEME_NAMES[row.scheme]
-        for row in plan.rows
-        if row.step and row.degrees.pp > 1 and row.scheme in PIPELINES
-    ]
+    pipelines = [row.name for row in plan.rows if row.step and row.degrees.pp > 1 and row.scheme in PIPELINES]
     return make_plan_table(
         title="Step time",
         unit=scale.unit,

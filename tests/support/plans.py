@@ -1,24 +1,38 @@
 """Plans of the paper's model, and predictions for a recorded run: what pages are tested with."""
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
+from tests.support.made_estimates import BASE, estimate_simply, make_model
 from zprof.analysis.analysis import analyse
 from zprof.model.gaps import Gap
 from zprof.model.job import Batch, Degrees, Job, Residual
+from zprof.model.layout import Framework, Layout
 from zprof.model.machines import V100
-from zprof.model.plan import Change, Plan, PlanVerification, VerifiedStage, VerifiedTenant
+from zprof.model.plan import (
+    Change,
+    Estimate,
+    Plan,
+    PlanOptions,
+    PlanVerification,
+    VerifiedStage,
+    VerifiedTenant,
+)
 from zprof.model.report import WhatIf
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.planner.models.presets import find_preset
 from zprof.planner.plan import plan
+from zprof.planner.search import search_layouts, suggest_layouts
 from zprof.planner.whatif import predict_changes
 from zprof.run.reader import load
 
 GB = 10**9
 RECORDED = Path(__file__).parents[1] / "data/tui/zero3"
+MODEL_7B = make_model(36, 4096, heads=32, kv_heads=32)
 JOB = Job(name="7.5b", parameters=7_500_000_000, degrees=Degrees(dp=64))
 
 
@@ -61,6 +75,40 @@ def verification() -> PlanVerification:
     gap = Gap(what="stage 1, counted", reason="the program has no such stage", remedy="ask for stage 3")
     return PlanVerification(
         ranks=64, program="36 blocks", how="on tensors without memory", stages=(stage,), gaps=(gap,)
+    )
+
+
+def _estimate(layout: Layout) -> Estimate:
+    return estimate_simply(MODEL_7B, layout, V100.memory_bytes)
+
+
+_JOB: Mapping[str, Any] = {"devices": 64, "global_batch": 512, "estimate": _estimate}
+
+
+@cache
+def searched() -> Plan:
+    """A search on the devices of the full plan, with estimates made by hand."""
+    found = search_layouts(MODEL_7B, V100, replace(BASE, sequence=1024), **_JOB)
+    options = PlanOptions(kept_arguments=("--preset", "7.5b", "--hardware", "v100"))
+    return replace(full(), sensitivity=None, verification=None, search=found, options=options)
+
+
+@cache
+def too_large() -> Plan:
+    """Layouts that do not fit, what does, and options with old names."""
+    options = PlanOptions(
+        framework=Framework.DEEPSPEED,
+        old_options=(("--mp", "--tp"),),
+        auto_keys=("reduce_bucket_size",),
+        kept_arguments=("--preset", "7.5b", "--hardware", "v100"),
+    )
+    return replace(
+        full(),
+        sensitivity=None,
+        verification=None,
+        rows=tuple(row for row in full().rows if not row.fits),
+        suggestions=suggest_layouts(MODEL_7B, V100, replace(BASE, sequence=1024), **_JOB),
+        options=options,
     )
 
 

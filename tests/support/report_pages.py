@@ -92,6 +92,8 @@ PAGES: dict[str, Callable[[], Page]] = {
     "hang": lambda: build_diagnosis_page(replace(hung_report(), zprof_version="0.0.0")),
     "hang_log": lambda: build_diagnosis_page(replace(logged_report(), zprof_version="0.0.0")),
     "plan": lambda: build_plan_page(plans.full()),
+    "plan_search": lambda: build_plan_page(plans.searched()),
+    "plan_too_large": lambda: build_plan_page(plans.too_large()),
     "whatif": lambda: build_whatif_page(plans.whatif()),
     "check": lambda: build_check_page(CHECKS["failed"], replace(slower(), zprof_version="0.0.0")),
     "compare": lambda: build_compare_page(both_runs()),

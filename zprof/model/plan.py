@@ -12,6 +12,7 @@ from zprof.model.gaps import Gap
 from zprof.model.job import Degrees, Job
 from zprof.model.layout import Framework, Layout
 from zprof.model.tenants import Tenant
+from zprof.model.transformer import Transformer
 
 
 class Assumption(Struct, frozen=True, kw_only=True):
@@ -487,7 +488,9 @@ class PlanOptions(Struct, frozen=True, kw_only=True):
 class Plan(Struct, frozen=True, kw_only=True):
     """The job, every way to distribute it, and the assumptions behind the figures.
 
-    ``suggestions``: the fastest layout of each scheme that fits, fastest first, tight ones last.
+    ``model``: layer by layer, ``active_parameters``: those that one token uses; None for the reference
+    engine, which plans ``job.shape``. ``suggestions``: the fastest layout of each scheme that fits, fastest
+    first, tight ones last.
     ``search``, ``verification``: None unless they were requested.
     """
 
@@ -498,6 +501,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     assumptions: Mapping[str, Assumption]
     sensitivity: Sensitivity | None = None
     verification: PlanVerification | None = None
+    model: Transformer | None = None
+    active_parameters: int | None = None
     options: PlanOptions = PlanOptions(framework=Framework.REFERENCE)
     suggestions: tuple[Estimate, ...] = ()
     search: Search | None = None

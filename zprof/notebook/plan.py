@@ -10,7 +10,7 @@ from msgspec.structs import fields
 from zprof.base.errors import BadInput
 from zprof.integrations.planning import count_model
 from zprof.model.cursor import Cursor
-from zprof.model.plan import SCHEME_NAMES, Plan
+from zprof.model.plan import Plan
 from zprof.notebook.display import Displayed
 from zprof.planner.request import CHOICES, PARSERS, PlanRequest
 
@@ -45,7 +45,7 @@ class PlannedJob(Displayed, Plan, frozen=True):
             size = f"{read_known_peak(place, scale).text} {scale.unit}"
             fits = "fits, tight" if row.tight else {True: "fits", False: "does not fit", None: ""}[row.fits]
             fits = f", {mark_assumed(fits, 'fits' in row.assumed)}" if fits else ""
-            yield f"  {SCHEME_NAMES[row.scheme]}: {size} per device{fits}"
+            yield f"  {row.name}: {size} per device{fits}"
 
 
 def plan(

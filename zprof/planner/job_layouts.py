@@ -133,8 +133,6 @@ def _spread(
         degrees = _spread_degrees(base, scheme, model, hardware)
         if scheme is Scheme.GPIPE:
             degrees, schedule = replace(degrees, virtual=1), PipelineSchedule.GPIPE
-    elif framework is Framework.MEGATRON and degrees.tensor == degrees.pipeline == 1:
-        degrees = _spread_degrees(base, scheme, model, hardware)
     shard = degrees.data * degrees.context
     if request.shard is not None and (request.framework or scheme is Scheme.ZERO_3):
         shard = request.shard

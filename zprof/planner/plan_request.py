@@ -12,6 +12,7 @@ from zprof.model.transformer import Transformer
 from zprof.planner.estimate import estimate_layout
 from zprof.planner.framework_plan import plan_frameworks
 from zprof.planner.job_layouts import make_base_layout, make_layouts
+from zprof.planner.models.counting import count_active_parameters
 from zprof.planner.models.shapes import make_transformer
 from zprof.planner.plan import plan
 from zprof.planner.plan_settings import PlanSettings, settle_options
@@ -76,7 +77,12 @@ def _plan_for_frameworks(settings: PlanSettings, *, with_search: bool) -> Plan:
         return estimate_layout(model, layout, hardware)
 
     frameworks = FRAMEWORKS if request.framework is None else (request.framework,)
-    made = replace(plan_frameworks(job, model, layouts), options=settings.options)
+    made = replace(
+        plan_frameworks(job, model, layouts),
+        model=model,
+        active_parameters=count_active_parameters(model),
+        options=settings.options,
+    )
     if with_search:
         found = search_layouts(
             model,

@@ -18,13 +18,11 @@ from zprof.planner.legal_layouts import list_layouts, list_virtual_degrees
 Estimator = Callable[[Layout], Estimate]
 
 FRAMEWORKS = (Framework.FSDP2, Framework.MEGATRON, Framework.DEEPSPEED, Framework.DDP)
-#: Estimates of a search; with one millisecond for an estimate it takes less than ten seconds.
-MAX_TRIED = 8_000
+#: Estimates of a search; with half a millisecond for an estimate it takes less than ten seconds.
+MAX_TRIED = 16_000
 #: Estimates of the suggestions that each plan has.
-MAX_SUGGESTED_TRIED = 250
+MAX_SUGGESTED_TRIED = 800
 MAX_SUGGESTIONS = 6
-#: Degrees of suggestions.
-_SUGGESTED_PIPELINES = (1, 2, 4, 8)
 
 
 def search_layouts(
@@ -90,17 +88,12 @@ def suggest_layouts(
     layouts = list(
         list_layouts(model, hardware, base, devices=devices, global_batch=global_batch, frameworks=frameworks)
     )
-    tensors = {layout.degrees.tensor for layout in layouts}
-    experts = {layout.degrees.expert for layout in layouts}
+    experts = max((layout.degrees.expert for layout in layouts), default=1)
     for layout in layouts:
         degrees = layout.degrees
-        is_usual = (
-            degrees.tensor in (1, max(tensors))
-            and degrees.pipeline in _SUGGESTED_PIPELINES
-            and degrees.expert in (1, max(experts))
-            and degrees.context == 1
-        )
-        if is_usual:
+        # Most jobs run with powers of two, and with the experts in a node or over all ranks.
+        powers = all(map(_is_power, (degrees.tensor, degrees.pipeline)))
+        if powers and degrees.context == 1 and degrees.expert in (1, hardware.devices_per_node, experts):
             trials.try_batches(layout)
     fastest: dict[tuple[object, ...], Estimate] = {}
     for found in sorted(trials.fitting, key=_rank):
@@ -231,6 +224,11 @@ def _list_powers(number: int) -> Iterator[int]:
     while number % power == 0:
         yield power
         power *= 2
+
+
+def _is_power(number: int) -> bool:
+    """Return True for a power of two."""
+    return number & (number - 1) == 0
 
 
 def _drop_context(layout: Layout) -> Layout:

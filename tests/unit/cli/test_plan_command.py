@@ -1,10 +1,17 @@
 """``zprof plan``: the paper's figures, and every option reaches the job."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
+
 from tests.support.command_calls import Call
+from zprof.planner.plan_request import plan_request
+from zprof.planner.request import PlanRequest
+from zprof.reports.pages.plan_search import format_layout_command
 
 SHAPED = ("--layers", "4", "--hidden", "256", "--heads", "4", "--vocabulary", "512", "--context", "64")
 
@@ -85,3 +92,38 @@ def test_a_size_without_a_usual_shape_is_a_gap(call: Call) -> None:
     plan = planned(call, "--params", "1e15", "--dp", "4")
     assert plan["job"]["shape"] is None
     assert plan["gaps"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "world"), [("llama-3-70b", 64), ("mixtral-8x7b", 16), ("qwen2.5-0.5b", 1)]
+)
+def test_the_command_beside_a_layout_plans_this_layout(call: Call, preset: str, world: int) -> None:
+    found = plan_request(
+        PlanRequest(
+            preset=preset, world=world, global_batch=128, sequence=2048, hardware="h100", fp32_reduce=True
+        ),
+        lambda name, job: job,
+        analyses=("search",),
+    )
+    assert found.search is not None
+    for estimate in found.search.front:
+        _, _, *options = shlex.split(format_layout_command(found, estimate))
+        (row,) = planned(call, *options)["rows"]
+        assert row["layout"] == json.loads(msgspec.json.encode(estimate.layout))
+        assert row["peak_bytes"] == estimate.peak_bytes
+
+
+def test_a_search_says_what_it_tried(call: Call) -> None:
+    found = planned(call, "--preset", "llama-3-8b", "--world", "16", "--global-batch", "64", "--search")[
+        "search"
+    ]
+    assert found["best"] in found["front"]
+    assert found["tried"] >= found["fitting"] >= len(found["front"]) > 1
+    assert (found["devices"], found["global_batch"], found["sequence"]) == (16, 64, 4096)
+
+
+def test_a_positional_config_is_that_of_the_option(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 2, "vocab_size": 1000,'
+                    '"num_attention_heads": 8, "intermediate_size": 1024}')  # fmt: skip
+    assert planned(call, path, "--dp", "2") == planned(call, "--config", path, "--dp", "2")

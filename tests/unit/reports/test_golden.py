@@ -15,7 +15,14 @@ from zprof.reports.formats import CHECKS as CHECK_FORMATS
 from zprof.reports.formats import by_name
 
 #: Pages that are only another choice of the blocks that others have.
-_TEXT_ONLY = ("hang_log", "report_memory", "report_time", "snapshot_report", "snapshot_compare")
+_TEXT_ONLY = (
+    "plan_too_large",
+    "hang_log",
+    "report_memory",
+    "report_time",
+    "snapshot_report",
+    "snapshot_compare",
+)
 
 
 @pytest.mark.parametrize(

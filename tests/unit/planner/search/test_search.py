@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.unit.planner.search.made_estimates import BASE, MACHINE, estimate_simply, make_model
+from tests.support.made_estimates import BASE, MACHINE, estimate_simply, make_model
 from zprof.model.layout import Framework, Layout, ParallelDegrees, PipelineSchedule, Recompute
 from zprof.model.plan import Fit, Search
 from zprof.model.transformer import Transformer
