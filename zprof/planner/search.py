@@ -145,7 +145,7 @@ class Trials:
         found, possible = [], list(kinds)
         for kind in kinds:
             estimate = self.try_layout(replace(layout, recompute=kind))
-            if estimate is None or estimate.fit is Fit.TOO_LARGE:
+            if estimate is None or not _is_possible(estimate):
                 possible.remove(kind)
                 continue
             found.append(estimate)
@@ -171,7 +171,7 @@ class Trials:
         estimate = self._estimate(layout)
         if self.smallest is None or estimate.peak_bytes < self.smallest.peak_bytes:
             self.smallest = estimate
-        if estimate.fit is not Fit.TOO_LARGE:
+        if _is_possible(estimate):
             self.fitting.append(estimate)
             if not self._is_beaten(estimate.step.wall_ns, estimate.peak_bytes):
                 self.front = find_front((*self.front, estimate))
@@ -189,6 +189,14 @@ def find_front(estimates: Iterable[Estimate]) -> tuple[Estimate, ...]:
         if not front or estimate.peak_bytes < front[-1].peak_bytes:
             front.append(estimate)
     return tuple(front)
+
+
+def _is_possible(estimate: Estimate) -> bool:
+    """Return True if the peak is at most the memory of the device.
+
+    A plan calls a peak too large only beyond the usual error of the prediction; nobody would choose it.
+    """
+    return estimate.left_bytes + estimate.reserve_bytes >= 0
 
 
 def _rank(estimate: Estimate) -> tuple[bool, int, int]:

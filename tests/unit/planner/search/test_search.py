@@ -61,7 +61,7 @@ def test_front_is_legal_and_not_beaten(
     found = search(model, devices, global_batch, sequence)
     for estimate in found.front:
         check_legal(estimate.layout, model, devices, global_batch)
-        assert estimate.fit is not Fit.TOO_LARGE
+        assert estimate.peak_bytes <= MACHINE.memory_bytes
     for fast, slow in zip(found.front, found.front[1:], strict=False):
         assert fast.step.wall_ns < slow.step.wall_ns
         assert fast.peak_bytes > slow.peak_bytes
