@@ -22,7 +22,7 @@ class Recompute(StrEnum):
     """Activations that are recomputed in the backward pass.
 
     SELECTIVE: FSDP2: torchtitan's policy, which keeps every second matrix product and the attention's output;
-    Megatron: the core attention, which flash attention recomputes anyway. FULL: all but the input of a layer.
+    Megatron: attention scores, norms, and activations of MLPs. FULL: all but the input of a layer.
     """
 
     NONE = "none"
@@ -91,7 +91,7 @@ class ParallelDegrees(Struct, frozen=True, kw_only=True):
 class Kernels(Struct, frozen=True, kw_only=True):
     """Which operators are fused, as frameworks run them by default.
 
-    ``fused_loss``: the head's logits stay in 16 bits, and their gradient takes their place. ``compiled``: the
+    ``fused_loss``: the head's logits and their gradient stay in 16 bits. ``compiled``: the
     layers are compiled, so elementwise operators are fused. ``flash_version``: generation of the flash
     attention kernels: 1 (2022), 2 (2023, torch's default), 3 (2024: Hopper, cuDNN).
     """

@@ -3,11 +3,11 @@
 P: elements of the device's part of the model, D ranks that share the states, w stored bytes per element, T
 tokens on the rank, V words on the rank, e bytes of an activation.
 
-    framework   parameters   gradients   optimizer state   buffers DDP         w P          w P         8 P
-    buckets w P, unless gradients are views; autocast 2 P FSDP2       w P / D      w P / D     8 P / D
-    gathered: head or three layers; reduced: one layer DeepSpeed   2 P (/ D)    2 P (/ D)   12 P / D
-    reduce_bucket_size x 2, twice with overlap_comm Megatron    2 P          4 P         12 P / D          in
-    place
+    framework   parameters  gradients  optimizer state  buffers
+    DDP         w P         w P        8 P              buckets w P, unless gradients are views; autocast 2 P
+    FSDP2       w P / D     w P / D    8 P / D          gathered: head or three layers; reduced: one layer
+    DeepSpeed   2 P (/ D)   2 P (/ D)  12 P / D         reduce_bucket_size x 2, twice with overlap_comm
+    Megatron    2 P         4 P        12 P / D         in place; with gradients of 2 P, 4 P / D in the update
 
 FSDP2's three layers are the layer in use, the layer that arrives, and its copy out of the gather's buffer.
 DeepSpeed's stage 3 also keeps up to ``stage3_max_live_parameters`` gathered.
@@ -39,7 +39,7 @@ FRAGMENTATION_RATIO = 0.05
 #: prediction.
 MARGIN_RATIO = 0.10
 #: Bytes per element of the optimizer's moments. Adafactor keeps a row and a column per matrix; Muon keeps one
-#: moment.
+#: moment, and leaves the embedding and the head to Adam.
 _MOMENT_BYTES = {
     OptimizerKind.ADAM: 8.0,
     OptimizerKind.ADAM_8BIT: 2.0,
@@ -68,10 +68,9 @@ MEMORY_ASSUMPTIONS: Mapping[str, Assumption] = {
         formula="w P, 2 P (DeepSpeed) or 2 or 4 P (Megatron); / D from stage 2 on", source=_DOCS
     ),
     "framework.optimizer_state": Assumption(
-        formula="moments: Adam 8, 8-bit Adam 2, Muon 4, momentum 4, Adafactor about 0; fp32 weights 4 "
-        "(DeepSpeed, Megatron); / D from stage 1 on",
+        formula="moments: Adam 8, 8-bit Adam 2, Muon 4 (embedding and head 8), momentum 4, Adafactor about "
+        "0; fp32 weights 4 (DeepSpeed, Megatron); / D from stage 1 on",
         source="arXiv 1910.02054, section 5; torch.optim",
-        deviation="Muon keeps two moments for embeddings; one is counted",
     ),
     "framework.activations": Assumption(
         formula="what each layer saves, times the micro-batches in flight; full recomputation: inputs, and "
@@ -99,7 +98,9 @@ MEMORY_ASSUMPTIONS: Mapping[str, Assumption] = {
     ),
     "framework.cast": Assumption(formula="2 P: autocast's copies of the weights", source="torch.autocast"),
     "framework.update": Assumption(
-        formula="foreach: 4 P / D; DeepSpeed: gradients in fp32 and a flat copy, 6 P / D", source=_DOCS
+        formula="foreach: w P / D; DeepSpeed: gradients in fp32 and a flat copy, 6 P / D; Megatron: 16-bit "
+        "gradients in fp32, 4 P / D",
+        source=_DOCS,
     ),
 }
 
@@ -210,16 +211,26 @@ def _states(parts: StageParts, layout: Layout, *, gradients: bool) -> _Sizes:
     low_bytes = _LOW_BYTES.get(layout.precision) if layout.framework is Framework.MEGATRON else None
     sizes: _Sizes = {
         (_P, "weight", "parameters"): (low_bytes or stored_bytes(layout)) * weights * on_device,
-        (_O, "state", "optimizer_state"): state_bytes_per_element(layout)
-        * _share(parts, layout, is_sharded=layout.stage >= 1)
-        * (not layout.offload_optimizer),
+        (_O, "state", "optimizer_state"): _optimizer_bytes(parts, layout) * (not layout.offload_optimizer),
     }
-    if gradients or layout.framework is Framework.MEGATRON:
+    keeps = layout.framework is Framework.MEGATRON
+    keeps |= layout.framework is Framework.DEEPSPEED and layout.stage == 3
+    if gradients or keeps:
         is_view = layout.framework is Framework.DDP and layout.buffers.gradient_as_bucket_view
+        is_view &= layout.degrees.data * layout.degrees.context > 1
         held = _share(parts, layout, is_sharded=layout.stage >= 2)
         if not is_view and not (layout.offload_optimizer and layout.stage >= 2):
             sizes[_G, "grad", "gradients"] = gradient_bytes(layout) * held
     return sizes
+
+
+def _optimizer_bytes(parts: StageParts, layout: Layout) -> float:
+    """Return the bytes of the optimizer's state on one rank."""
+    size = state_bytes_per_element(layout) * _share(parts, layout, is_sharded=layout.stage >= 1)
+    if layout.optimizer is OptimizerKind.MUON:  # the second moment of the embedding and the head
+        moment = _FP32 if layout.master_weights else _HALF
+        size += moment * parts.root_elements / (layout.degrees.shard if layout.stage else 1)
+    return size
 
 
 def _kept(parts: StageParts, layout: Layout) -> float:
@@ -293,7 +304,7 @@ def _in_update(parts: StageParts, layout: Layout) -> _Sizes:
     if layout.framework is Framework.DEEPSPEED:
         size = (_FP32 + _HALF) * share
     elif layout.framework is Framework.MEGATRON:
-        size = 0.0
+        size = (_FP32 - gradient_bytes(layout)) * share * 2 if layout.master_weights else 0.0
     else:
         size = stored_bytes(layout) * share if layout.buffers.foreach_optimizer else 0.0
     sizes[_T, "update", "update"] = size

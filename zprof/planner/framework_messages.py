@@ -1,7 +1,9 @@
 """Time the messages of a layer, by kind of parallelism, and sum the bytes that a device sends in a step.
 
     data       stage 0: all_reduce of the gradients; stages 1 to 3: reduce_scatter, and all_gathers
-    tensor     per entry and exit of a region, forward and backward: all_gather or reduce_scatter of T h e
+               (DeepSpeed's stages 1 and 2: all_reduce, keep a slice); hybrid sharding: all_reduce of shards
+    tensor     per entry and exit of a region, forward and backward: all_gather or reduce_scatter of T h e;
+               Megatron gathers a region's input once more for the weight gradient, instead of saving it
     expert     two all_to_all of the routed rows, forward and backward; rows for other nodes leave through the
                rank's share of the cards
     context    keys and values travel around the ring
@@ -16,10 +18,10 @@ from zprof.model.layout import Framework, Layout, Recompute
 from zprof.model.machines import Hardware
 from zprof.model.plan import Axis, LinkTraffic
 from zprof.model.transformer import Attention, LatentAttention, Transformer
-from zprof.planner.framework_memory import count_expert_shards, stored_bytes
+from zprof.planner.framework_memory import count_expert_shards, keeps_gathered, stored_bytes
 from zprof.planner.layers import LayerCost, get_element_bytes
 from zprof.planner.stages import StageParts
-from zprof.step.from_plan import all_reduce_ns, gather_ns, get_link_name, make_group, ring_bytes
+from zprof.step.from_plan import RankRing, all_reduce_ns, gather_ns, get_link_name, make_group, ring_bytes
 
 _NS_PER_S = 1e9
 _FP32 = 4
@@ -33,19 +35,30 @@ def time_data(dense: float, experts: float, layout: Layout, hardware: Hardware) 
     if ranks == 1 and not experts:
         return 0.0, 0.0
     wire = _wire_bytes(layout)
-    if layout.stage == 0:
-        group = make_group(hardware, ranks, degrees.tensor)
-        return 0.0, all_reduce_ns(group, wire * dense)
-    group = make_group(hardware, degrees.shard, degrees.tensor)
-    gather, reduce = gather_ns(group, element * dense), gather_ns(group, wire * dense)
-    if degrees.replicas > 1:
-        replicas = make_group(hardware, degrees.replicas, degrees.tensor * degrees.shard)
-        reduce += all_reduce_ns(replicas, wire * dense / degrees.shard)
+    reduce_ns = all_reduce_ns if _reduces_whole(layout) else gather_ns
+    shards = degrees.shard if layout.stage else ranks
+    group = make_group(hardware, shards, degrees.tensor)
+    gather, reduce = gather_ns(group, element * dense), reduce_ns(group, wire * dense)
     if experts:
-        ring = make_group(hardware, round(count_expert_shards(layout)), degrees.expert)
+        expert_shards = max(1, round(shards * degrees.tensor / degrees.expert))
+        ring = make_group(hardware, expert_shards, degrees.expert)
         gather += gather_ns(ring, element * experts)
-        reduce += gather_ns(ring, wire * experts)
-    return gather, reduce
+        reduce += reduce_ns(ring, wire * experts)
+    if layout.stage and degrees.replicas > 1:
+        shard = dense / degrees.shard + experts / count_expert_shards(layout)
+        reduce += all_reduce_ns(_make_replica_group(layout, hardware), wire * shard)
+    return (gather if layout.stage else 0.0), reduce
+
+
+def _reduces_whole(layout: Layout) -> bool:
+    """Return whether all ranks receive whole gradients, of which DeepSpeed's stages 1 and 2 keep a slice."""
+    return layout.stage == 0 or (layout.framework is Framework.DEEPSPEED and layout.stage < 3)
+
+
+def _make_replica_group(layout: Layout, hardware: Hardware) -> RankRing:
+    """Return the ranks that hold the same shard (hybrid sharding)."""
+    degrees = layout.degrees
+    return make_group(hardware, degrees.replicas, degrees.tensor * degrees.shard)
 
 
 def time_tensor(cost: LayerCost, layout: Layout, hardware: Hardware) -> float:
@@ -86,13 +99,19 @@ def time_context(model: Transformer, cost: LayerCost, layout: Layout, hardware: 
 
 
 def _context_bytes(model: Transformer, layout: Layout) -> float:
-    """Return the bytes of a layer's keys and values over all context ranks."""
+    """Return the bytes of a layer's keys and values over all context ranks.
+
+    Latent attention exchanges keys and values as its kernels read them, expanded to all heads.
+    """
     mixers = [run.mixer for run in model.layers if isinstance(run.mixer, Attention | LatentAttention)]
+    tensor = layout.degrees.tensor
     width = max(
-        2 * mixer.key_width if isinstance(mixer, Attention) else mixer.kv_rank + mixer.rope_width
+        2 * mixer.key_width / min(tensor, mixer.kv_heads)
+        if isinstance(mixer, Attention)
+        else mixer.heads * (mixer.nope_width + mixer.rope_width + mixer.value_width) / tensor
         for mixer in mixers
     )
-    return layout.tokens * width * get_element_bytes(layout) / layout.degrees.tensor
+    return layout.tokens * width * get_element_bytes(layout)
 
 
 def time_pipeline(model: Transformer, layout: Layout, hardware: Hardware) -> float:
@@ -100,11 +119,17 @@ def time_pipeline(model: Transformer, layout: Layout, hardware: Hardware) -> flo
     degrees = layout.degrees
     if degrees.pipeline == 1:
         return 0.0
-    size = layout.tokens / degrees.context * model.hidden * get_element_bytes(layout) / degrees.tensor
+    size = _boundary_bytes(model, layout)
     inside = degrees.devices <= hardware.devices_per_node
     rate = hardware.intra_bytes_per_s if inside else hardware.node_bytes_per_s / hardware.devices_per_node
     latency = hardware.intra_latency_ns if inside else hardware.inter_latency_ns
     return 2 * (degrees.pipeline - 1) * (latency + size / rate * _NS_PER_S)
+
+
+def _boundary_bytes(model: Transformer, layout: Layout) -> float:
+    """Return the bytes of a micro-batch between two stages, split over tensor ranks as sequence parallel."""
+    size = layout.tokens / layout.degrees.context * model.hidden * get_element_bytes(layout)
+    return size / (layout.degrees.tensor if layout.sequence_parallel else 1)
 
 
 def list_traffic(
@@ -113,32 +138,56 @@ def list_traffic(
     """Yield the traffic of one device of a stage in a step, along each kind of parallelism."""
     degrees = layout.degrees
     passes = 3 if layout.recompute is Recompute.FULL else 2
-    ranks = degrees.data * degrees.context
-    if ranks > 1:
-        gathers, reductions = _count_data_messages(layout)
-        gather, reduce = time_data(parts.dense_elements, parts.expert_elements, layout, hardware)
-        group = make_group(hardware, degrees.shard if layout.stage else ranks, degrees.tensor)
-        element, wire = get_element_bytes(layout), _wire_bytes(layout)
-        yield _make_traffic(
-            Axis.DATA,
-            get_link_name(group),
-            size=parts.elements * (gathers * element + (2 if layout.stage == 0 else 1) * reductions * wire),
-            element=element,
-            ranks=group.ranks,
-            time=gathers * gather + reductions * reduce,
-        )
+    if degrees.data * degrees.context > 1:
+        yield from _list_data_traffic(parts, layout, hardware)
     if degrees.tensor > 1:
-        sizes = sum(count * cost.boundaries * cost.stream for count, cost in parts.layers)
-        times = sum(count * time_tensor(cost, layout, hardware) for count, cost in parts.layers)
+        group = make_group(hardware, degrees.tensor)
+        messages = [
+            (count * (passes * cost.boundaries + cost.regathers) * layout.micro_batches, cost.stream)
+            for count, cost in parts.layers
+        ]
         yield _make_traffic(
             Axis.MODEL,
-            get_link_name(make_group(hardware, degrees.tensor)),
-            size=passes * layout.micro_batches * sizes,
+            get_link_name(group),
+            size=sum(count * size for count, size in messages),
             element=get_element_bytes(layout),
             ranks=degrees.tensor,
-            time=passes * layout.micro_batches * times,
+            time=sum(count * gather_ns(group, size) for count, size in messages),
         )
     yield from _list_token_traffic(model, parts, layout, hardware, passes)
+
+
+def _list_data_traffic(parts: StageParts, layout: Layout, hardware: Hardware) -> Iterator[LinkTraffic]:
+    """Yield the traffic within the ranks that share the states, and between their replicas."""
+    degrees = layout.degrees
+    gathers, reductions = _count_data_messages(layout)
+    gather, reduce = time_data(parts.dense_elements, parts.expert_elements, layout, hardware)
+    element, wire = get_element_bytes(layout), _wire_bytes(layout)
+    group = make_group(
+        hardware, degrees.shard if layout.stage else degrees.data * degrees.context, degrees.tensor
+    )
+    size = parts.elements * (gathers * element + (1 + _reduces_whole(layout)) * reductions * wire)
+    between_ns = 0.0
+    if layout.stage and degrees.replicas > 1:
+        replicas = _make_replica_group(layout, hardware)
+        shard = parts.dense_elements / degrees.shard + parts.expert_elements / count_expert_shards(layout)
+        between_ns = reductions * all_reduce_ns(replicas, wire * shard)
+        yield _make_traffic(
+            Axis.DATA,
+            get_link_name(replicas),
+            size=2 * reductions * wire * shard,
+            element=element,
+            ranks=degrees.replicas,
+            time=between_ns,
+        )
+    yield _make_traffic(
+        Axis.DATA,
+        get_link_name(group),
+        size=size,
+        element=element,
+        ranks=group.ranks,
+        time=gathers * gather + reductions * reduce - between_ns,
+    )
 
 
 def _list_token_traffic(
@@ -169,7 +218,7 @@ def _list_token_traffic(
             time=2 * passes * count * all_to_all,
         )
     if degrees.pipeline > 1:
-        size = layout.tokens / degrees.context * model.hidden * element / degrees.tensor
+        size = _boundary_bytes(model, layout)
         times = 2 * count * degrees.virtual
         one = time_pipeline(model, layout, hardware) / (2 * (degrees.pipeline - 1))
         link = "intra" if degrees.devices <= hardware.devices_per_node else "inter"
@@ -196,6 +245,8 @@ def _make_traffic(
 def _count_data_messages(layout: Layout) -> tuple[int, int]:
     """Return the gathers and reductions of all elements in a step (arXiv 1910.02054, section 7)."""
     count = layout.micro_batches
+    if keeps_gathered(layout):
+        return 1, 1
     match layout.stage:
         case 0:
             return 0, 1

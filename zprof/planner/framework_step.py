@@ -11,7 +11,7 @@ The passes and data-parallel messages play the schedule of :mod:`zprof.step.from
     launch     kernels x launch time, where the host needs longer than the device
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -36,12 +36,15 @@ from zprof.planner.framework_messages import (
     time_tensor,
 )
 from zprof.planner.layer_times import Rates, choose_rates, get_peak, time_layer
-from zprof.planner.layers import LayerCost, Product
-from zprof.planner.stages import StageParts, count_bubble
+from zprof.planner.layers import LayerCost, Product, compute_layer_cost
+from zprof.planner.stages import StageParts, count_bubble, merge_equal_runs
 from zprof.step.from_plan import (
     StackTimes,
+    StepPhase,
     UnitTimes,
+    build_plain_passes,
     build_step_phases,
+    repeat_phases,
     sum_phases,
 )
 
@@ -166,19 +169,12 @@ def _add_up(
     hardware: Hardware,
 ) -> FrameworkStep:
     rates = choose_rates(hardware, layout)
-    overlap = Overlap(prefetch=1, keep_last=not layout.reshard)
-    phases = sum_phases(
-        build_step_phases(
-            stack, stage=_choose_schedule(layout), micro_batches=layout.micro_batches, overlap=overlap
-        )
-    )
+    phases = sum_phases(_build_phases(stack, layout))
     gathered = _gather_after_update_ns(stack, layout)
     hidden = phases.collective_ns - phases.exposed_transfer_ns
     update = max(_update_ns(parts, layout, rates, hardware) for parts in stages)
     compute = phases.compute_ns + round(update + CONTENTION_RATIO * hidden)
-    bubble = round(
-        count_bubble(layout) * (phases.compute_ns + phases.exposed_transfer_ns) / layout.micro_batches
-    )
+    bubble = round(count_bubble(layout) * sum_phases(build_plain_passes(stack).all).wall_ns)
     launch = round(kernels * layout.micro_batches * rates.launch_ns + _hook_ns(slowest, layout))
     starved = max(0, launch - phases.compute_ns - phases.exposed_transfer_ns)
     outside = round(time_pipeline(model, layout, hardware)) + gathered
@@ -201,7 +197,7 @@ def _add_up(
         ),
         links=tuple(list_traffic(model, slowest, layout, hardware)),
         launch_ns=launch,
-        model_flops_ratio=_model_flop(stages, layout, model) / (wall * peak),
+        model_flops_ratio=_model_flop(model, layout) / (wall * peak),
         bound=_choose_bound(wall, starved, exposed + copies, bubble),
     )
 
@@ -219,6 +215,15 @@ def _choose_bound(wall: int, starved: int, exposed: int, bubble: int) -> Bound:
     if max(exposed, bubble) > _BOUND_SHARE * wall:
         return Bound.NETWORK if exposed >= bubble else Bound.BUBBLE
     return Bound.COMPUTE
+
+
+def _build_phases(stack: StackTimes, layout: Layout) -> Sequence[StepPhase]:
+    """Return the phases of a step; without resharding, each forward pass gathers, and no backward pass."""
+    stage, overlap = _choose_schedule(layout), Overlap(prefetch=1)
+    if stage == 3 and not layout.reshard:
+        one = build_step_phases(stack, stage=2, micro_batches=1, overlap=overlap)
+        return repeat_phases(one, layout.micro_batches)
+    return build_step_phases(stack, stage=stage, micro_batches=layout.micro_batches, overlap=overlap)
 
 
 def _choose_schedule(layout: Layout) -> int:
@@ -292,19 +297,13 @@ def _hook_ns(parts: StageParts, layout: Layout) -> float:
     return float(per_layer * parts.layer_count)
 
 
-def _model_flop(stages: tuple[StageParts, ...], layout: Layout, model: Transformer) -> float:
+def _model_flop(model: Transformer, layout: Layout) -> float:
     """Return the flop of a step on one rank, averaged over the stages, without recomputation."""
     tokens = layout.tokens / layout.degrees.context
-    per_layer = max(
-        (
-            sum(count * _layer_flop(cost) for count, cost in parts.layers) / max(1, parts.layer_count)
-            for parts in stages
-        ),
-        default=0.0,
-    )
-    layers = per_layer * model.layer_count / layout.degrees.pipeline
-    words = model.vocabulary / layout.degrees.tensor / layout.degrees.pipeline
-    return 3 * (layers + 2 * tokens * model.hidden * words) * layout.micro_batches
+    runs = merge_equal_runs(model.layers)
+    layers = sum(run.count * _layer_flop(compute_layer_cost(model, run, layout)) for run in runs)
+    head = 2 * tokens * model.hidden * (model.vocabulary or model.classes) / layout.degrees.tensor
+    return 3 * (layers + head) * layout.micro_batches / layout.degrees.pipeline
 
 
 def _layer_flop(cost: LayerCost) -> float:

@@ -10,14 +10,15 @@ Saved for the backward pass, per layer, with flash attention and fused norms:
     attention    2 S (input, norm) + T (q + 2 k) e/N + T q e/N (output) + 4 T a/N (log-sum-exp)
                  head norms add T (q + k) e/N; without flash attention 5 T s a/N (arXiv 2205.05198, section
                  4.1)
-    MLP          2 S + gated: 4 T m e/N in eager mode, 3 where the activation is fused with the product
-    (Megatron),
-                 2 where a compiler recomputes the product; not gated: 2 T m e/N
-    experts      2 S + T A/N rows: their input h, the MLP on them, their output h; 4 T E for the router
+    MLP          2 S + gated: 4 T m e/N in eager mode, 3 if the activation is fused with the product
+                 (Megatron), 2 if a compiler recomputes the product; not gated: 2 T m e/N, compiled 1
+    experts      2 S + T A/N rows: their input h, the MLP on them, their output h; 4 T E/N for the router
+
+Under tensor parallelism, torch's products save their gathered input: one of the 2 S is T h e.
 
 Selective recomputation under FSDP2 keeps every second matrix product and the attention's output, as
-torchtitan does by default; under Megatron the core attention is recomputed, which flash attention does
-anyway.
+torchtitan does by default; under Megatron it recomputes scores, norms, and activations of MLPs
+(``--recompute-modules core_attn layernorm mlp moe_act``).
 """
 
 from collections.abc import Iterable, Iterator
@@ -95,13 +96,15 @@ class LayerCost(Struct, frozen=True, kw_only=True):
     """Cost of one layer on one rank and micro-batch; ``input``: bytes of its input on the rank.
 
     ``boundaries``: entries and exits of tensor-parallel regions per pass, each ``stream`` bytes of full
-    tensors. Elements are those of one rank.
+    tensors. ``regathers``: inputs of regions that are gathered once more in the backward pass. Elements are
+    those of one rank.
     """
 
     parts: tuple[PartCost, ...]
     input: float
     stream: float
     boundaries: int
+    regathers: int = 0
     split_elements: float
     replicated_elements: float
     expert_elements: float
@@ -149,15 +152,29 @@ def compute_layer_cost(model: Transformer, run: LayerRun, layout: Layout) -> Lay
     sizes = _make_sizes(model, layout)
     parts = tuple(_cost_part(part, sizes) for part in (run.mixer, run.feed_forward) if part is not None)
     elements = count_run_elements(model, run)
+    regions = sum(_is_tensor_region(part, layout) for part in (run.mixer, run.feed_forward))
+    gathers_again = layout.framework is Framework.MEGATRON and layout.sequence_parallel
     return LayerCost(
         parts=parts,
         input=sizes.stream,
         stream=sizes.tokens * model.hidden * sizes.element,
-        boundaries=2 * len(parts) if sizes.ranks > 1 else 0,
+        boundaries=2 * regions,
+        regathers=regions if gathers_again else 0,
         split_elements=elements.split_elements / sizes.ranks,
         replicated_elements=elements.replicated_elements,
         expert_elements=elements.expert_elements / layout.degrees.expert,
     )
+
+
+def _is_tensor_region(part: Mixer | FeedForward | None, layout: Layout) -> bool:
+    """Return whether the part's tokens are gathered over the tensor-parallel ranks.
+
+    Megatron's routed experts take the tokens of each rank as they are.
+    """
+    if part is None or layout.degrees.tensor == 1:
+        return False
+    is_routed = isinstance(part, Experts) and not part.shared_width
+    return not (is_routed and layout.framework is Framework.MEGATRON)
 
 
 def get_element_bytes(layout: Layout) -> int:
@@ -207,7 +224,7 @@ def _cost_attention(part: Attention, sizes: _Sizes) -> PartCost:
     output = t * queries * e
     saved = _norm_bytes(sizes) + t * (queries + 2 * keys) * e + t * queries * sizes.saved_input
     saved += _FP32 * t * heads + (t * (queries + keys) * e if part.head_norms else 0)
-    scores = 0.0 if sizes.layout.kernels.flash_attention else _SCORE_BYTES * t * sizes.sequence * heads
+    scores = _score_bytes(sizes, heads)
     half = sizes.stream + t * (queries + keys) * e + output + _FP32 * t * heads
     selective = half if _keeps_half(sizes.layout) else saved - _norm_output_bytes(sizes)
     return PartCost(
@@ -233,6 +250,7 @@ def _cost_latent_attention(part: LatentAttention, sizes: _Sizes) -> PartCost:
     latents = (part.query_rank or 0) + part.kv_rank
     saved = _norm_bytes(sizes) + 2 * t * latents * e + t * (2 * queries + values) * e
     saved += t * values * sizes.saved_input + _FP32 * t * part.heads / n
+    scores = _score_bytes(sizes, part.heads / n)
     down = Product(rows=t, inner=h, columns=latents + part.rope_width)
     query = Product(rows=t, inner=part.query_rank or h, columns=queries)
     half = sizes.stream + t * (latents + queries + values) * e
@@ -245,12 +263,19 @@ def _cost_latent_attention(part: LatentAttention, sizes: _Sizes) -> PartCost:
         ),
         attention_flop=_attention_flop(part, sizes, queries + values),
         attention_width=part.value_width,
-        saved=saved,
+        saved=saved + scores,
         selective=half if _keeps_half(sizes.layout) else saved - _norm_output_bytes(sizes),
-        work=2 * t * (2 * queries + values) * e + 2 * sizes.stream,
-        moved=_norm_moved(sizes) + t * (4 * latents + 6 * queries + 2 * values) * e,
+        work=2 * t * (2 * queries + values) * e + 2 * sizes.stream + 2 * scores,
+        moved=_norm_moved(sizes) + t * (4 * latents + 6 * queries + 2 * values) * e + 4 * scores,
         kernels=_count_kernels("mixer", sizes.layout) + 6,
     )
+
+
+def _score_bytes(sizes: _Sizes, heads: float) -> float:
+    """Return the saved scores of attention that is not fused."""
+    if sizes.layout.kernels.flash_attention:
+        return 0.0
+    return _SCORE_BYTES * sizes.tokens * sizes.sequence * heads
 
 
 def _attention_flop(part: Attention | LatentAttention, sizes: _Sizes, widths: float) -> float:
@@ -307,13 +332,14 @@ def _cost_experts(part: Experts, sizes: _Sizes) -> PartCost:
     tensors = _count_inner_tensors(part.gated, sizes.layout)
     routed = rows * wide * e
     saved = _norm_bytes(sizes) + rows * (wide * (sizes.saved_input + e) + part.width * tensors * e)
-    saved += t * shared * tensors * e + t * part.experts * _FP32 + rows * (_FP32 + _INDEX_BYTES)
+    own = t / (sizes.ranks if sizes.layout.sequence_parallel else 1)
+    saved += t * shared * tensors * e + own * part.experts * _FP32 + rows * (_FP32 + _INDEX_BYTES)
     local = max(1.0, part.experts / sizes.layout.degrees.expert)
     grouped = tuple(
         replace(product, is_grouped=True)
         for product in _mlp_products(rows / local, wide, part.width, gated=part.gated, count=local)
     )
-    products = (*grouped, Product(rows=t, inner=sizes.hidden, columns=part.experts))
+    products = (*grouped, Product(rows=own, inner=sizes.hidden, columns=part.experts))
     if shared:
         products += _mlp_products(t, sizes.hidden, shared, gated=part.gated)
     if part.latent_width:
@@ -351,7 +377,7 @@ def _is_fused(layout: Layout) -> bool:
 def _count_inner_tensors(gated: bool, layout: Layout) -> int:
     """Return how many tensors of the MLP's width are saved."""
     if not gated:
-        return 2
+        return 1 if layout.kernels.compiled else 2
     return 2 if layout.kernels.compiled else 3 if _is_fused(layout) else 4
 
 
@@ -368,14 +394,18 @@ def _count_kernels(part: str, layout: Layout) -> int:
 
 def _norm_bytes(sizes: _Sizes) -> float:
     """Return the input of a norm, which is the residual, and its output; unfused norms save fp32 copies."""
-    if sizes.layout.kernels.fused_norms:
-        return sizes.stream * (1 + sizes.saved_input / sizes.element)
-    return sizes.stream * (2 + 2 * _FP32 / sizes.element)
+    copies = 0 if sizes.layout.kernels.fused_norms else 2
+    return sizes.stream * (1 + copies * _FP32 / sizes.element) + _norm_output_bytes(sizes)
 
 
 def _norm_output_bytes(sizes: _Sizes) -> float:
-    """Return the output of a norm, as the input of the next product."""
-    return sizes.stream * sizes.saved_input / sizes.element
+    """Return the output of a norm, as the input of the next product.
+
+    Under tensor parallelism, torch's products save it gathered; Megatron's save the rank's slice.
+    """
+    if sizes.layout.framework is Framework.MEGATRON:
+        return sizes.stream * sizes.saved_input / sizes.element
+    return sizes.tokens * sizes.hidden * sizes.element
 
 
 def _norm_moved(sizes: _Sizes) -> float:

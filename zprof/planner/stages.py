@@ -16,6 +16,7 @@ forwards); arXiv 2401.10241, section 2.3 (ZB-H1: f + b - 2 w, with w the weight 
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.model.layout import Layout, PipelineSchedule
 from zprof.model.transformer import LayerRun, Transformer
@@ -71,22 +72,28 @@ class StageParts(Struct, frozen=True, kw_only=True):
 
 
 def split_stages(model: Transformer, layout: Layout) -> tuple[StageParts, ...]:
-    """Return the first, the second and the last stage; the stages in between equal the second or have
-    less."""
+    """Return the first stage, the last, and those in between, but only the first of equal ones.
+
+    Of equal stages, the first has the most micro-batches in flight.
+    """
     pipeline, ranks = layout.degrees.pipeline, layout.degrees.tensor
-    costs = [(run, compute_layer_cost(model, run, layout)) for run in _merge_equal(model.layers)]
+    costs = [(run, compute_layer_cost(model, run, layout)) for run in merge_equal_runs(model.layers)]
     sizes = count_stage_layers(model.layer_count, pipeline)
-    stages = []
-    for stage in sorted({0, min(1, pipeline - 1), pipeline - 1}):
-        begin = sum(sizes[:stage])
+    stages: list[StageParts] = []
+    begin = 0
+    for stage, size in enumerate(sizes):
+        layers = _cut_layers(model.layers, dict(costs), begin, begin + size)
+        begin += size
         first, last = stage == 0, stage == pipeline - 1
+        if not last and any(layers == parts.layers for parts in stages[1:]):
+            continue
         head = count_head_elements(model) / ranks
         if last and model.tied and pipeline > 1:
             head += model.vocabulary * model.hidden / ranks
         stages.append(
             StageParts(
                 stage=stage,
-                layers=_cut_layers(model.layers, dict(costs), begin, begin + sizes[stage]),
+                layers=layers,
                 embedding_elements=count_embedding_elements(model) / ranks if first else 0.0,
                 head_elements=head if last else 0.0,
                 vocabulary=(model.vocabulary or model.classes) / ranks if last else 0.0,
@@ -130,9 +137,13 @@ def count_bubble(layout: Layout) -> float:
             return idle
 
 
-def _merge_equal(runs: Sequence[LayerRun]) -> tuple[LayerRun, ...]:
-    """Return one run of each kind of layer."""
-    return tuple({_get_kind(run): run for run in runs}.values())
+def merge_equal_runs(runs: Sequence[LayerRun]) -> tuple[LayerRun, ...]:
+    """Return one run of each kind of layer, with the layers of all its runs."""
+    counts: dict[tuple[object, ...], int] = {}
+    for run in runs:
+        counts[_get_kind(run)] = counts.get(_get_kind(run), 0) + run.count
+    kinds = {_get_kind(run): run for run in runs}
+    return tuple(replace(run, count=counts[kind]) for kind, run in kinds.items())
 
 
 def _get_kind(run: LayerRun) -> tuple[object, ...]:
