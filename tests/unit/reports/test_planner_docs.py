@@ -1,4 +1,4 @@
-"""docs/planner.md has every assumption of the code as it is, and every machine with its source.
+"""docs/planner.md has the assumptions of the code, the machines with their sources, and the errors of today.
 
 ``ZPROF_UPDATE_GOLDEN=1 pytest tests/unit/reports/test_planner_docs.py`` writes the tables anew.
 """
@@ -8,15 +8,17 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.planner_published import list_outcomes, list_table
 from zprof.cli.entry import parse
 from zprof.model.machines import MACHINES
 from zprof.model.plan import Assumption
-from zprof.planner import plan, whatif
+from zprof.planner import framework_plan, plan, whatif
 
 PAGE = Path(__file__).parents[3] / "docs/planner.md"
-KNOWN: Mapping[str, Assumption] = {**plan.ASSUMPTIONS, **whatif.ASSUMPTIONS}
+KNOWN: Mapping[str, Assumption] = {**plan.ASSUMPTIONS, **framework_plan.ASSUMPTIONS, **whatif.ASSUMPTIONS}
 _PART = re.compile(r"(<!-- assumptions: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _MACHINES = re.compile(r"(<!-- machines -->\n).*?(<!-- end -->)", re.DOTALL)
+_PUBLISHED = re.compile(r"(<!-- published -->\n).*?(<!-- end -->)", re.DOTALL)
 HEAD = ("assumption", "formula", "source", "deviates")
 
 
@@ -59,7 +61,9 @@ def written_machines() -> str:
 
 def page_now() -> str:
     page = _PART.sub(lambda found: f"{found[1]}{written(found[2])}{found[3]}", PAGE.read_text("utf-8"))
-    return _MACHINES.sub(lambda found: f"{found[1]}{written_machines()}{found[2]}", page)
+    page = _MACHINES.sub(lambda found: f"{found[1]}{written_machines()}{found[2]}", page)
+    published = "".join(f"{line}\n" for line in list_table(list_outcomes("reported")[0]))
+    return _PUBLISHED.sub(lambda found: f"{found[1]}{published}{found[2]}", page)
 
 
 def test_the_tables_are_those_of_the_code() -> None:
