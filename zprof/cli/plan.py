@@ -141,20 +141,23 @@ _OPTIONS: Sequence[tuple[str, str | None, Sequence[tuple[str, str | None, str]]]
 class PlanCommand:
     """Predict whether a job fits in memory, and what its communication costs.
 
-    Compares the memory per device under ZeRO stages 0 to 3, Megatron, GPipe and
-    PipeDream, by tenant: what the ZeRO paper counts and what it omits (gathered units,
-    copies, buffers, activations). Also shows what fits, the largest model that fits, the
-    bytes on each link and a breakdown of the step time. Usual values stand for shape,
-    batch and hardware that are not given; figures that rest on them start with ~. Needs
-    no run, no GPU and no torch.
+    Says first what fits and how fast: the fastest layouts on the same devices, each with
+    the command that plans it. Then compares DDP, ZeRO 1 to 3, tensor parallelism and
+    pipelines, each as its usual framework runs it: memory by tenant, the largest model
+    that fits, bytes on each link and a breakdown of the step. --framework reference plans
+    the engine of the ZeRO paper. Usual values stand for shape, batch and hardware that
+    are not given; figures that rest on them start with ~. Needs no run, no GPU and no
+    torch.
 
     examples:
-      zprof plan --params 13e9 --dp 64
-      zprof plan --preset llama-3-8b --dp 8 --hardware h100 --sequence 8192
+      zprof plan --preset llama-3-8b --world 8 --hardware h100 --sequence 8192
+      zprof plan config.json --world 64 --hardware h100 --global-batch 512 --search
+      zprof plan --preset llama-3-70b --framework megatron --world 64 --tp 8 --pp 2
+      zprof plan --preset llama-3-8b --world 8 --deepspeed ds_config.json
+      zprof plan --params 13e9 --dp 64 --framework reference
       zprof plan --preset 1t --dp 1024 --sensitivity
-      zprof plan --preset 7.5b --dp 64 --hardware h100 --micro-batch 4 --sequence 1024
       zprof plan --layers 36 --hidden 4096 --dp 64 --hardware v100 --device-memory 16GB
-      zprof plan --preset 60b --dp 25 --mp 16 --hardware v100 -o plan.html
+      zprof plan --preset 60b --world 400 --tp 16 --hardware v100 -o plan.html
       zprof plan --model mymodel:build --dp 8 --micro-batch 2 --sequence 2048 --verify
     """
 

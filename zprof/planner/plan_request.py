@@ -47,7 +47,7 @@ def plan_request(
         BadInput: the options contradict each other, or the job is impossible.
     """
     settings = settle_options(request, analyses=analyses)
-    if request.framework is None and _has_no_usual_layers(settings.request):
+    if request.framework is None and not analyses and _has_no_usual_layers(settings.request):
         # Frameworks need layers; the reference engine's model states follow from the parameters alone.
         settings = settle_options(replace(request, framework=Framework.REFERENCE), analyses=analyses)
     if settings.options.framework is Framework.REFERENCE:

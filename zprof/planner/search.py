@@ -23,6 +23,7 @@ MAX_TRIED = 16_000
 #: Estimates of the suggestions that each plan has.
 MAX_SUGGESTED_TRIED = 800
 MAX_SUGGESTIONS = 6
+_SHORT_PIPELINE = 8
 
 
 def search_layouts(
@@ -91,9 +92,10 @@ def suggest_layouts(
     experts = max((layout.degrees.expert for layout in layouts), default=1)
     for layout in layouts:
         degrees = layout.degrees
-        # Most jobs run with powers of two, and with the experts in a node or over all ranks.
-        powers = all(map(_is_power, (degrees.tensor, degrees.pipeline)))
-        if powers and degrees.context == 1 and degrees.expert in (1, hardware.devices_per_node, experts):
+        # Most jobs run with powers of two or short pipelines, and the experts in a node or over all ranks.
+        is_short = degrees.pipeline <= _SHORT_PIPELINE or _is_power(degrees.pipeline)
+        is_usual = _is_power(degrees.tensor) and is_short and degrees.context == 1
+        if is_usual and degrees.expert in (1, hardware.devices_per_node, experts):
             trials.try_batches(layout)
     fastest: dict[tuple[object, ...], Estimate] = {}
     for found in sorted(trials.fitting, key=_rank):
