@@ -156,28 +156,35 @@ def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:
         ),
         sections=(
             *build_answer_sections(plan),
-            *make_section(
-                "memory",
-                "Memory",
-                "Predicted memory of a device by tenant, for each parallelism scheme.",
-                build_plan_bars(plan),
-                build_memory_table(plan),
-                build_component_table(plan),
-            ),
-            *make_section(
-                "step",
-                "Time and traffic",
-                "The terms add up to the step; bytes are per device.",
-                build_step_table(plan),
-                build_traffic_table(plan),
-                build_degree_table(plan),
-            ),
+            *(_build_scheme_sections(plan) if plan.rows else ()),
             *_build_checked_sections(plan),
             *build_plan_assumptions(plan, brief=not everything),
             *build_gap_section(gaps, "Unknown"),
         ),
         made_by=f"zprof {plan.zprof_version}, {plan.schema}",
         data_command="zprof plan … -f json",
+    )
+
+
+def _build_scheme_sections(plan: Plan) -> tuple[Section, ...]:
+    """Build the sections that compare the schemes; a search may have none with its global batch."""
+    return (
+        *make_section(
+            "memory",
+            "Memory",
+            "Predicted memory of a device by tenant, for each parallelism scheme.",
+            build_plan_bars(plan),
+            build_memory_table(plan),
+            build_component_table(plan),
+        ),
+        *make_section(
+            "step",
+            "Time and traffic",
+            "The terms add up to the step; bytes are per device.",
+            build_step_table(plan),
+            build_traffic_table(plan),
+            build_degree_table(plan),
+        ),
     )
 
 
@@ -230,9 +237,9 @@ def list_plan_answers(plan: Plan) -> tuple[str, ...]:
     return (
         *sensitivity_answers[:1],
         *describe_answer(plan),
-        *(_describe_fit(plan) if fits_as_given(plan) or not plan.suggestions else ()),
+        *(_describe_fit(plan) if plan.rows and (fits_as_given(plan) or not plan.suggestions) else ()),
         *describe_alternatives(plan),
-        _describe_states(plan),
+        *((_describe_states(plan),) if plan.rows else ()),
         *_describe_assumed(plan.job),
         *describe_options(plan),
         *sensitivity_answers[1:],

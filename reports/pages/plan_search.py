@@ -81,10 +81,22 @@ def describe_answer(plan: Plan) -> Iterator[str]:
     memory = f"{format_memory_size(hardware, plan.job)} of {hardware.name}"
     if search is not None:
         yield _describe_search(search, memory)
+    elif not plan.rows:
+        yield _describe_batch_conflict(plan)
     elif plan.suggestions and not fits_as_given(plan):
         peaks = [row.peak_bytes for row in plan.rows if row.peak_bytes is not None]
         needed = f" (needs {format_decimal_bytes(min(peaks))})" if peaks else ""
         yield f"Does not fit {memory}{needed}. Fits: {_name_fastest(plan.suggestions)}."
+
+
+def _describe_batch_conflict(plan: Plan) -> str:
+    """Describe that no compared scheme has the global batch."""
+    devices = format_integer(plan.job.degrees.devices)
+    if not plan.suggestions:
+        return f"No layout of {devices} devices has this global batch."
+    return f"No usual layout of {devices} devices has this global batch. Fits: " + (
+        f"{_name_fastest(plan.suggestions)}."
+    )
 
 
 def describe_alternatives(plan: Plan) -> Iterator[str]:
@@ -94,7 +106,7 @@ def describe_alternatives(plan: Plan) -> Iterator[str]:
         smaller = [found for found in plan.search.front if found.peak_bytes < best.peak_bytes]
         if smaller:
             yield f"With less memory: {_name_fastest(smaller)}."
-    elif plan.suggestions and fits_as_given(plan):
+    elif plan.rows and plan.suggestions and fits_as_given(plan):
         yield f"Fastest layouts on these devices: {_name_fastest(plan.suggestions)}."
 
 

@@ -77,9 +77,11 @@ def settle_options(given: PlanRequest, *, analyses: Sequence[str] = ()) -> PlanS
         deepspeed = read_deepspeed_config(Path(request.deepspeed))
         request = _merge_deepspeed(request, deepspeed)
     request = _settle_degrees(request)
-    if request.global_batch is not None and "search" not in analyses:
-        request = replace(request, micro_batches=count_micro_batches(request, request.global_batch))
     framework, reference_options = _choose_framework(request, analyses)
+    # Without a framework, schemes with other degrees may have the global batch; a search varies the degrees.
+    is_free = "search" in analyses or framework is None
+    if request.global_batch is not None and (not is_free or _divides_batch(request, request.global_batch)):
+        request = replace(request, micro_batches=_count_micro_batches(request, request.global_batch))
     return PlanSettings(
         request=replace(request, framework=framework),
         options=PlanOptions(
@@ -121,6 +123,9 @@ def _merge_deepspeed(request: PlanRequest, config: DeepspeedConfig) -> PlanReque
         BadInput: an option differs from the file.
     """
     changes: dict[str, Any] = {}
+    samples = (config.micro_batch or 0) * (config.micro_batches or 0)
+    if samples and config.global_batch is not None and request.world is None and request.dp == 1:
+        changes["dp"] = max(1, config.global_batch // samples)
     for field in _OF_DEEPSPEED:
         value, stated = getattr(config, field), getattr(request, field)
         if value is None:
@@ -162,14 +167,18 @@ def _settle_degrees(request: PlanRequest) -> PlanRequest:
     return replace(request, dp=dp)
 
 
-def count_micro_batches(request: PlanRequest, global_batch: int) -> int:
+def _divides_batch(request: PlanRequest, global_batch: int) -> bool:
+    return global_batch % (request.dp * (request.micro_batch or 1)) == 0
+
+
+def _count_micro_batches(request: PlanRequest, global_batch: int) -> int:
     """Return the micro-batches per step that a global batch means.
 
     Raises:
         BadInput: the ranks do not divide it, or ``--micro-batches`` says otherwise.
     """
     samples = request.dp * (request.micro_batch or 1)
-    if global_batch % samples:
+    if not _divides_batch(request, global_batch):
         raise BadInput(
             f"--global-batch {global_batch} is not divisible by {request.dp} data-parallel ranks x "
             f"{request.micro_batch or 1} samples",

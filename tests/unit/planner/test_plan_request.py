@@ -116,6 +116,23 @@ def test_a_ds_config_is_planned_as_given(tmp_path: Path) -> None:
     assert found.options.auto_keys == ("gradient_accumulation_steps",)
 
 
+def test_a_global_batch_leaves_out_schemes_that_cannot_have_it() -> None:
+    found = plan(world=64, global_batch=8)
+    layouts = [row.layout for row in found.rows if row.layout]
+    assert {row.scheme for row in found.rows} >= {Scheme.MODEL_PARALLEL, Scheme.PIPEDREAM}
+    assert Scheme.ZERO_3 not in {row.scheme for row in found.rows}
+    assert {layout.step_tokens for layout in layouts} == {8 * 4096}
+    found = plan("search", world=64, global_batch=1, framework=Framework.DDP)
+    assert found.rows == found.search.front == ()  # type: ignore[union-attr]
+
+
+def test_the_batch_sizes_of_a_ds_config_say_the_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "ds_config.json"
+    batch = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
+    path.write_text(json.dumps({**batch, "zero_optimization": {"stage": 3}}))
+    assert plan(deepspeed=str(path)).job.degrees.dp == 8
+
+
 def test_a_config_json_without_a_preset_is_planned_and_searched(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(
@@ -181,7 +198,8 @@ def test_the_reference_engine_refuses_what_it_does_not_have(options: dict[str, A
         {"world": 12, "tp": 8},
         {"world": 16, "dp": 3},
         {"tp": 2, "mp": 4},
-        {"dp": 8, "global_batch": 12},
+        {"dp": 8, "global_batch": 12, "framework": Framework.FSDP2},
+        {"dp": 8, "global_batch": 12, "prefetch": 2},
         {"dp": 8, "global_batch": 64, "micro_batches": 3},
         {"dp": 8, "framework": Framework.MEGATRON, "tp": 7},
         {"dp": 8, "framework": Framework.MEGATRON, "pp": 33},

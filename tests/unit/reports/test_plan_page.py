@@ -31,6 +31,16 @@ def shown(output: str, document: Plan | WhatIf) -> str:
 
 
 @each_output
+def test_a_search_without_schemes_has_its_front(output: str) -> None:
+    plan = replace(plans.searched(), rows=())
+    assert plan.search is not None
+    said = shown(output, plan)
+    assert said.count("zprof plan --preset 7.5b") == min(6, len(plan.search.front))
+    empty = replace(plan.search, front=(), best=None)
+    assert "zprof plan --preset 7.5b" not in shown(output, replace(plan, search=empty))
+
+
+@each_output
 def test_what_is_not_known_is_a_dash_and_a_partial_sum_a_bound(output: str) -> None:
     said = shown(output, plans.bare())
     assert re.search(r"activations( \|)? -( \|)? -", said)
