@@ -240,7 +240,7 @@ def list_plan_answers(plan: Plan) -> tuple[str, ...]:
         *(_describe_fit(plan) if plan.rows and (fits_as_given(plan) or not plan.suggestions) else ()),
         *describe_alternatives(plan),
         *((_describe_states(plan),) if plan.rows else ()),
-        *_describe_assumed(plan.job),
+        *describe_assumed(plan.job),
         *describe_options(plan),
         *sensitivity_answers[1:],
         *verification,
@@ -342,7 +342,7 @@ _ASSUMED_PARTS = {
 }
 
 
-def _describe_assumed(job: Job) -> Iterator[str]:
+def describe_assumed(job: Job) -> Iterator[str]:
     """Yield each assumed value and the options that set it."""
     values = {
         Assumed.SHAPE: "",

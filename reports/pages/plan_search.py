@@ -134,6 +134,16 @@ def _describe_search(search: Search, memory: str) -> str:
     )
 
 
+def describe_front(search: Search) -> Iterator[str]:
+    """Yield two lines for each layout of the front: its name, and memory, speed and why."""
+    for found in search.front:
+        yield format_layout(found.layout)
+        yield (
+            f"  {format_decimal_bytes(found.peak_bytes)}, {format_integer(found.tokens_per_s)} tokens/s per "
+            f"device, {format_plan_time(found.step.wall_ns)} per step; {explain(found)}"
+        )
+
+
 def _name_fastest(found: Sequence[Estimate]) -> str:
     return " · ".join(map(_describe_layout, found[:_MAX_NAMED]))
 

@@ -151,6 +151,12 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(keys="X", action="reset_all", help="reset all knobs", where=Where.PLAN, footer="all"),
     Key(
+        keys="f",
+        action="layouts",
+        help="layouts that fit on these devices, fastest first",
+        where=Where.PLAN,
+    ),
+    Key(
         keys="m",
         action="next_table",
         help="toggle: memory peak, or inputs of the model",

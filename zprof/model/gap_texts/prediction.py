@@ -58,6 +58,12 @@ TEXTS = {
         "the {precision} peak of {hardware} is unknown; its 16-bit peak is used",
         "set peak_fp8_tflops or peak_fp4_tflops in the hardware file",
     ),
+    "layouts_without_parameters": GapText(
+        GapKind.PLAN,
+        "other layouts",
+        "the run has no number of parameters",
+        "record with training facts: zprof.record(..., training=TrainingFacts(parameters=...))",
+    ),
     "plan_without_tensor_sizes": GapText(
         GapKind.PLAN,
         "times of {schemes}",

@@ -16,9 +16,14 @@ from zprof.base.errors import ZprofError
 from zprof.model.cursor import Cursor
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
+from zprof.model.machines import find_machine
 from zprof.model.plan import Calibration, Change, Outlook, Prediction
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report
+from zprof.planner.plan_request import plan_request
+from zprof.planner.request import PlanRequest
+from zprof.reports.pages.plan import describe_assumed
+from zprof.reports.pages.plan_search import describe_answer, describe_front
 from zprof.reports.pages.whatif import (
     build_model_table,
     build_term_table,
@@ -173,6 +178,30 @@ def _mark_pending(table: Table) -> Table:
     return replace(table, rows=[mark(row) for row in table.rows])
 
 
+def describe_layouts(loaded: LoadedRun) -> str:
+    """Return the layouts that fit on the devices of a run, fastest first, one per amount of memory.
+
+    The run's parameter count stands for its model: layers are the usual ones of that size.
+    """
+    training, run = loaded.run.manifest.training, loaded.report.run
+    if not training.parameters:
+        return format_gap(make_gap("layouts_without_parameters"))
+    samples, tokens = training.samples_per_step, training.tokens_per_step
+    request = PlanRequest(
+        params=training.parameters * training.model_parallel_ranks,
+        world=run.world_size,
+        global_batch=samples,
+        sequence=tokens // samples if tokens and samples else None,
+        hardware=run.device if find_machine(run.device) else None,
+    )
+    try:
+        plan = plan_request(request, lambda name, job: job, analyses=("search",))
+    except ZprofError as error:
+        return format_error(error)
+    answers = [*describe_answer(plan), *describe_assumed(plan.job)]
+    return "\n".join([*answers, "", *(describe_front(plan.search) if plan.search else ())])
+
+
 class PlanScreen(PageScreen):
     """Knobs, and measured next to predicted values.
 
@@ -262,6 +291,11 @@ class PlanScreen(PageScreen):
     def action_reset_all(self) -> None:
         """Reset all knobs to their measured values."""
         self._turn(Change())
+
+    def action_layouts(self) -> None:
+        """Show which layouts would fit on the run's devices, fastest first."""
+        if self._filled_run is not None:
+            self.app.push_screen(TextPopup("Layouts for these devices", describe_layouts(self._filled_run)))
 
     def action_next_table(self) -> None:
         """Switch to the other lower table; if both are visible, move the focus to it."""

@@ -21,7 +21,7 @@ _TITLE_WIDTH, _VALUE_WIDTH = 14, 5
 #: Minimum widths to show the arrows, and the measured value of a changed knob.
 _MIN_WIDTH_FOR_ARROWS, _MIN_WIDTH_FOR_MEASURED = 25, 34
 #: Actions that the screen handles, not this widget.
-SCREEN_ACTIONS = frozenset({"reset", "reset_all", "next_table"})
+SCREEN_ACTIONS = frozenset({"reset", "reset_all", "layouts", "next_table"})
 _NO_KNOBS = "no setting applies to this run"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,12 @@ from zprof.model.json_format import to_tree
 from zprof.model.memory import Memory
 from zprof.model.plan import Change, Outlook
 from zprof.model.time import Time
+from zprof.planner.plan_request import plan_request
+from zprof.planner.request import PlanRequest
+from zprof.reports.pages.plan_search import format_layout
 from zprof.tui.app import ZprofApp
 from zprof.tui.background import predict
-from zprof.tui.screens.plan import PlanScreen
+from zprof.tui.screens.plan import PlanScreen, describe_layouts
 from zprof.tui.session import LoadedRun
 from zprof.tui.widgets.knob_list import KnobList
 
@@ -185,3 +189,33 @@ def test_a_predicted_number_opens_and_is_written_with_the_report_of_this_screen(
         assert json.loads(Path("b.json").read_text())["outlook"] == to_tree(alone.report)["outlook"]
 
     play(app_on(alone), act)
+
+
+def with_parameters(loaded: LoadedRun, parameters: int | None) -> LoadedRun:
+    """The run of a job of this size on 64 H100, with 512 samples of 8,192 tokens per step."""
+    manifest = loaded.run.manifest
+    training = replace(
+        manifest.training, parameters=parameters, samples_per_step=512, tokens_per_step=512 * 8192
+    )
+    run = copy(loaded.run)
+    run.manifest = replace(manifest, training=training)
+    facts = replace(loaded.report.run, world_size=64, device="NVIDIA H100 80GB HBM3")
+    return replace(loaded, run=run, report=replace(loaded.report, run=facts))
+
+
+def test_layouts_of_a_run_are_those_of_a_search(alone: LoadedRun) -> None:
+    shown = describe_layouts(with_parameters(alone, 70_000_000_000)).splitlines()
+    request = PlanRequest(params=70_000_000_000, world=64, global_batch=512, sequence=8192, hardware="h100")
+    search = plan_request(request, lambda name, job: job, analyses=("search",)).search
+    assert search is not None
+    names = [format_layout(found.layout) for found in search.front]
+    assert [line for line in shown if line in names] == names
+    assert "\n" not in describe_layouts(with_parameters(alone, 12))
+    assert "parameters" in describe_layouts(with_parameters(alone, None))
+
+
+def test_a_key_opens_the_layouts(alone: LoadedRun) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        assert "tokens/s per" in await press(app, pilot, "7", "f")
+
+    play(app_on(with_parameters(alone, 8_000_000_000)), act)
