@@ -30,6 +30,10 @@ _DUMP_KEY = re.compile(rb'"(?:pg_config|pg_status|collective_seq_id)"\s*:')
 _PICKLE_KEY = re.compile(
     rb"(pg_config|pg_status|collective_seq_id)|(?:segments|device_traces)(?:\x94|q.|r.{4})?[\](]", re.DOTALL
 )
+_PARQUET = b"PAR1"
+#: Names of the columns that only an operation timeline has, in the footer of a Parquet file.
+_OPERATION_COLUMNS = (b"dp_rank", b"stage", b"optype", b"start_ts", b"duration", b"seq_id")
+_MAX_FOOTER_BYTES = 1 << 20
 #: A log that would look like JSON ("[rank0]:", "[E ProcessGroupNCCL.cpp:474]"), or has such a line.
 _LOG_LINE = re.compile(
     rb"\A\s*\[(?:rank\d+\]:|[A-Za-z]\w* ?\d*\]|[EWIF]\d* \S)|ProcessGroupNCCL\.cpp:\d|"
@@ -45,6 +49,7 @@ class FileKind(StrEnum):
     TRACE = "trace"
     DUMP = "flight-recorder dump"
     LOG = "log"
+    OPERATIONS = "operation timeline"
     JSON = "json"
     PICKLE = "other pickle"
     TORCH_ARCHIVE = "torch archive"
@@ -57,6 +62,7 @@ class SourceKind(StrEnum):
     TRACE = "trace"
     SNAPSHOT = "snapshot"
     DUMP = "hang dump or log"
+    OPERATIONS = "operation timeline"
 
 
 class Format(Struct, frozen=True, kw_only=True):
@@ -79,6 +85,7 @@ class Format(Struct, frozen=True, kw_only=True):
 _IMPORTS = "zprof.collectors.read.imports"
 _TRACES, _SNAPSHOTS = f"{_IMPORTS}.traces:write_traces", f"{_IMPORTS}.snapshots:write_snapshots"
 _DUMPS = f"{_IMPORTS}.flight_dumps:write_dumps"
+_OPERATIONS = f"{_IMPORTS}.operations:write_operations"
 _SNAPSHOT_CHILD = "zprof.collectors.read.snapshot.child"
 _DUMP_CHILD = "zprof.collectors.read.flight_recorder.child"
 
@@ -109,6 +116,12 @@ FORMATS: dict[FileKind, Format] = {
         source=SourceKind.DUMP,
         reader=_DUMPS,
     ),
+    FileKind.OPERATIONS: Format(
+        holds="Parquet with the columns of an operation timeline of a pipeline-parallel job",
+        source=SourceKind.OPERATIONS,
+        reader=_OPERATIONS,
+        sandbox="zprof.collectors.read.operations.child",
+    ),
 }
 
 
@@ -122,6 +135,8 @@ def detect_file_kind(file: BinaryIO) -> FileKind:
         content_kind = _detect_by_head(_unpack_zstd_head(head))
         is_read_packed = content_kind not in (FileKind.SNAPSHOT, FileKind.DUMP)
         return content_kind if is_read_packed else FileKind.OTHER
+    if head.startswith(_PARQUET):
+        return FileKind.OPERATIONS if _has_operation_columns(file) else FileKind.OTHER
     return _detect_by_head(head)
 
 
@@ -131,6 +146,17 @@ def _read_head(file: BinaryIO) -> bytes:
         head += file.read(_ZSTD_HEAD_BYTES)
     file.seek(0)
     return head
+
+
+def _has_operation_columns(file: BinaryIO) -> bool:
+    """Return True if the footer of a Parquet file names all columns of an operation timeline."""
+    size = file.seek(0, 2)
+    file.seek(max(0, size - _MAX_FOOTER_BYTES))
+    end = file.read(_MAX_FOOTER_BYTES) or b""
+    file.seek(0)
+    footer_bytes = int.from_bytes(end[-8:-4], "little") if end.endswith(_PARQUET) else 0
+    footer = end[-8 - footer_bytes : -8] if footer_bytes + 8 <= len(end) else b""
+    return all(name in footer for name in _OPERATION_COLUMNS)
 
 
 def _detect_by_head(head: bytes) -> FileKind:
@@ -253,7 +279,12 @@ FOREIGN_FORMATS: tuple[ForeignFormat, ...] = (
     _foreign("a zip archive", _UNPACK, rb"\APK\x03\x04"),
     _foreign("a tar archive", _UNPACK, rb"\A.{257}ustar"),
     _foreign("a packed file (xz, bzip2 or 7z)", _UNPACK, rb"\A(?:\xfd7zXZ\x00|BZh[1-9]|7z\xbc\xaf)"),
-    _foreign("a Parquet table without its run", "pass the folder of the run (NAME.zprof)", rb"\APAR1"),
+    _foreign(
+        "a Parquet table, but neither a run nor an operation timeline (columns dp_rank, stage, rank, step, "
+        "optype, start_ts, duration, seq_id)",
+        "pass the folder of the run (NAME.zprof)",
+        rb"\APAR1",
+    ),
     _foreign("an executable or a core dump", _TRACE_INSTEAD, rb"\A\x7fELF"),
     _foreign(
         "a report of Nsight Systems",

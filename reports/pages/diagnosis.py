@@ -48,6 +48,7 @@ from zprof.reports.pages.memory_allocations import build_stack_section
 from zprof.reports.pages.memory_changes import build_group_change_section, build_rank_spread_section
 from zprof.reports.pages.memory_timeline import build_timeline_section
 from zprof.reports.pages.ranks import describe_critical_path
+from zprof.reports.pages.slowdown import build_slowdown_section
 
 #: Maximum findings shown in short after the first, and maximum of low confidence.
 _MAX_SHORT, _MAX_GUESSES = 3, 1
@@ -89,6 +90,8 @@ def _build_main_sections(report: Report) -> tuple[Section, ...]:
     """Build the main sections: what a stuck job waits for, where time goes, or what holds the memory."""
     if is_stuck(report.hang):
         return build_hang_section(report)
+    if report.time.slowdown is not None:
+        return build_slowdown_section(report.time.slowdown)
     if report.time.per_rank:
         title = "Where the time goes"
         table = build_ledger_table(report)
@@ -127,8 +130,8 @@ def _list_job_notes(comparison: Comparison) -> Iterator[Block]:
 def _build_change_section(report: Report) -> tuple[Section, ...]:
     """Build the section of findings, largest saving first, low confidence last."""
     title, lead = "What to change", "Fixes, largest saving first."
-    if not report.findings and report.endings:
-        return ()  # what ended the job is the answer
+    if not report.findings and (report.endings or report.time.slowdown):
+        return ()  # what ended the job, or explains its slowdown, is the answer
     if not report.findings:
         text = "Nothing: none of the tested causes was found."
         return make_section("changes", title, lead, Paragraph(text=text))

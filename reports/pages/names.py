@@ -22,8 +22,9 @@ def describe_run(run: RunFacts, steps: str) -> str:
     """Format a run as one line: ranks, backend, engine, steps."""
     stage = "" if run.stage is None else f" stage {run.stage}"
     location = run.device if run.backend in _UNNAMED else f"{run.backend} on {run.device}"
+    locations = [] if location in _UNNAMED else [location]
     engine = [] if run.engine in _UNNAMED else [f"{run.engine} engine{stage}"]
-    return f"{run.name}: {', '.join([format_rank_count(run), location, *engine, steps])}"
+    return f"{run.name}: {', '.join([format_rank_count(run), *locations, *engine, steps])}"
 
 
 def describe_settings(run: RunFacts) -> str:
@@ -45,6 +46,8 @@ def format_rank_count(run: RunFacts) -> str:
     """Format the number of ranks, such as ``4 ranks``, or the loaded and missing ranks."""
     if run.is_of_logs:
         return "logs"  # which seldom state how many ranks there are
+    if run.source == "operation_timeline":
+        return f"operations of {len(run.ranks_loaded)} ranks"
     ranks = f"{run.world_size} ranks" if run.world_size != 1 else "1 rank"
     missing = sorted(set(range(run.world_size)) - set(run.ranks_loaded))
     if not missing:

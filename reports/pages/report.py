@@ -31,6 +31,7 @@ from zprof.reports.pages.memory_changes import build_group_change_section, build
 from zprof.reports.pages.memory_device import build_device_section, build_out_of_memory_section
 from zprof.reports.pages.memory_timeline import build_timeline_section
 from zprof.reports.pages.ranks import build_rank_section
+from zprof.reports.pages.slowdown import build_slowdown_section
 from zprof.reports.pages.whatif import build_outlook_sections
 from zprof.reports.table import (
     MAX_ROWS,
@@ -72,6 +73,7 @@ def build_report_page(report: Report) -> Page:
             *build_finding_section(report),
             *build_hang_section(report),
             *build_ledger_section(report),
+            *build_slowdown_section(report.time.slowdown),
             *build_out_of_memory_section(report),
             *build_memory_section(report, with_largest=has_time),
             *build_group_change_section(Cursor(report).comparison),

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns, Floats, Groups
 from zprof.analysis.facts import describe_run, find_engine
@@ -21,7 +22,7 @@ from zprof.analysis.time.analyse import analyse_time
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.passes import NO_PASSES
 from zprof.model.endings import RankEnd
-from zprof.model.gap_texts import fill_text
+from zprof.model.gap_texts import fill_text, make_gap
 from zprof.model.gap_texts.untested import UNTESTED_TEXTS
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import Hang
@@ -31,7 +32,7 @@ from zprof.model.time import Time, WindowPolicy
 from zprof.model.training import Engine, TrainingFacts
 from zprof.run.endings import find_endings
 from zprof.run.log_evidence import EVIDENCE_NAME
-from zprof.run.manifest import FLIGHT_RECORDER
+from zprof.run.manifest import FLIGHT_RECORDER, OPERATION_TIMELINE
 from zprof.run.reader import Run
 
 Result = TypeVar("Result")
@@ -103,6 +104,8 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
     """
     if run.manifest.source == FLIGHT_RECORDER:
         return _analyse_hang(run)
+    if run.manifest.source == OPERATION_TIMELINE:
+        return _analyse_operations(run)
     time, memory = analyse_time(run, policy), analyse_memory(run)
     return RunAnalysis(
         run=describe_run(run),
@@ -154,6 +157,8 @@ def analyse_time_only(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Run
     Raises:
         BadInput: a table of the run is damaged.
     """
+    if run.manifest.source == OPERATION_TIMELINE:
+        return _analyse_operations(run)
     time = analyse_time(run, policy)
     return RunAnalysis(
         run=describe_run(run),
@@ -193,6 +198,32 @@ def _analyse_hang(run: Run) -> RunAnalysis:
         gaps=(*run.gaps(), *list_hang_gaps(hang)),
         source=run,
         hang=hang,
+    )
+
+
+def _analyse_operations(run: Run) -> RunAnalysis:
+    """Return the analysis of an operation timeline, which has no tables of single ranks."""
+    from zprof.analysis.slowdown.measure import measure_slowdown
+
+    table = run.operations()
+    assert table is not None
+    columns = Columns.from_arrow(table)
+    slowdown, gaps = measure_slowdown(columns)
+    facts = replace(
+        describe_run(run),
+        ranks_loaded=tuple(np.unique(columns.ints("rank")).tolist()),
+        steps=tuple(np.unique(columns.ints("step")).tolist()),
+    )
+    return RunAnalysis(
+        run=facts,
+        training=run.manifest.training,
+        time=Time(slowdown=slowdown),
+        memory=Memory(),
+        volume=None,
+        steps=Columns({}),
+        collectives=Columns({}),
+        gaps=(*run.gaps(), *gaps, make_gap("only_operations")),
+        source=run,
     )
 
 

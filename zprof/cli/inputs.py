@@ -118,7 +118,15 @@ def refuse_unmeasured(report: "Report") -> None:
     time = report.time
     ran = time.collectives or any(rank.wall_ns > rank.idle_ns + rank.unexplained_ns for rank in time.per_rank)
     excluded = time.window is not None and time.window.pre_window_ns > 0  # the page says how much
-    if ran or excluded or report.memory.per_rank or report.hang or report.endings or report.findings:
+    if (
+        ran
+        or excluded
+        or time.slowdown
+        or report.memory.per_rank
+        or report.hang
+        or report.endings
+        or report.findings
+    ):
         return
     name = printable(report.run.name)
     if time.per_rank:

@@ -35,6 +35,7 @@ from zprof.model.machines import find_machine
 from zprof.model.memory import Basis, GroupChange, Memory, RankMemory
 from zprof.model.quantities import BOUND_WORDS, Bound
 from zprof.model.report import WORK_SETTINGS, Comparison, RunFacts, Verdict, VerdictStatus, Volume
+from zprof.model.slowdown import Slowdown, SlowdownCause
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.model.time import LEDGER_NAMES, Time, bound_exposed_time, mean_over_ranks
 
@@ -130,6 +131,8 @@ def judge(case: Case) -> Verdict:
             return _make_verdict(_OF_HANGS[hang.status], describe_not_stuck(hang))
         status = _RISK if _has_failed(case.endings) else _INCONCLUSIVE
         return _make_verdict(status, f"{ending}; {describe_not_stuck(hang)}")
+    if case.time.slowdown is not None:
+        return _make_verdict(*_judge_slowdown(case.time.slowdown))
     status, sentence = _judge_steps(case) if case.time.per_rank else _judge_memory(case)
     if ending:
         sentence = f"{ending}; in the recorded part: {sentence}"
@@ -138,6 +141,36 @@ def judge(case: Case) -> Verdict:
         elif status is _OK:
             status = _INCONCLUSIVE
     return _make_verdict(status, sentence)
+
+
+def _judge_slowdown(slowdown: Slowdown) -> _Judgement:
+    """Return the verdict on an operation timeline: its slowdown, and what explains it."""
+    lost_ns = slowdown.replayed_step_ns - slowdown.ideal_step_ns
+    head = (
+        f"slowdown S = {slowdown.s:.3f}: {format_ns(slowdown.replayed_step_ns)} per step, "
+        f"{format_ns(slowdown.ideal_step_ns)} if all operations of a type took the same time"
+    )
+    if slowdown.cause is SlowdownCause.NONE:
+        return _OK, head
+    if slowdown.cause is SlowdownCause.LAST_STAGE:
+        last = max(slowdown.by_stage)
+        gain = format_percent(slowdown.m_s or 0.0)
+        what = f"stage imbalance: an ideal last stage ({last}) gains {gain} of the {format_ns(lost_ns)} lost"
+    elif slowdown.cause is SlowdownCause.SLOW_WORKERS:
+        slow = [each for each in slowdown.workers if each.rank in slowdown.slowest_ranks]
+        names = "; ".join(
+            f"rank {each.rank}, dp_rank {each.dp_rank}, stage {each.stage}" for each in slow[:_MAX_GROUPS]
+        )
+        more = f" and {len(slow) - _MAX_GROUPS} more" if len(slow) > _MAX_GROUPS else ""
+        workers = "one slow worker" if len(slow) == 1 else f"{len(slow)} slow workers"
+        gain = format_percent(slowdown.m_w or 0.0)
+        what = f"{workers} ({names}{more}): ideal, they gain {gain} of the {format_ns(lost_ns)} lost"
+        what = what.replace("they gain", "it gains") if len(slow) == 1 else what
+    else:
+        name, value = next(iter(slowdown.by_operation.items()))
+        share = format_percent(slowdown.share(value) or 0.0)
+        what = f"neither a few workers nor the last stage; {name} alone explains {share} of the lost time"
+    return _RISK, f"{head}; {what}"
 
 
 def judge_memory(case: Case) -> Verdict:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from zprof.model.quantities import Bound, Bounds, combine_bounds, negate_bound
+from zprof.model.slowdown import Slowdown
 
 #: Terms of the step ledger in the order of the report's leaves; they sum to the wall time.
 LEDGER_TERMS = (
@@ -403,7 +404,7 @@ class Time(Struct, frozen=True, kw_only=True):
     """Time part of the report.
 
     ``step_noise_ns``: the means of two recordings of this job differ by no more than this in 95 % of cases;
-    None if there are too few steps to estimate it.
+    None if there are too few steps to estimate it. ``slowdown``: of an operation timeline, else None.
     """
 
     per_rank: tuple[RankTime, ...] = ()
@@ -419,6 +420,7 @@ class Time(Struct, frozen=True, kw_only=True):
     critical_path: CriticalPath | None = None
     lateness: tuple[StepLateness, ...] = ()
     step_noise_ns: int | None = None
+    slowdown: Slowdown | None = None
 
     @property
     def bounds_by_rank(self) -> Mapping[int, Bounds]:

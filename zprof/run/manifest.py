@@ -44,6 +44,8 @@ RANK_NAME = "rank.json"
 STEPS_NAME = "steps.jsonl"
 #: Source of a run made from flight-recorder dumps.
 FLIGHT_RECORDER = "flight_recorder"
+#: Source of a run made from an operation timeline of a pipeline.
+OPERATION_TIMELINE = "operation_timeline"
 _MAX_JSON_BYTES = 64 << 20
 _RECORD_AGAIN = "record the run again"
 _T = TypeVar("_T")
@@ -114,6 +116,13 @@ def read_last_end_ns(path: Path) -> int | None:
     return next((step.end_ns for step in steps if step is not None), None)
 
 
+class TableFile(Struct, frozen=True, kw_only=True):
+    """Row count and checksum of a table on disk, as computed by its writer."""
+
+    rows: int
+    sha256: str
+
+
 class PlannedSteps(Struct, frozen=True, kw_only=True):
     """Plan of a recording: ``skip`` unrecorded steps, then ``memory`` steps, then ``time`` steps."""
 
@@ -125,10 +134,10 @@ class PlannedSteps(Struct, frozen=True, kw_only=True):
 class RunManifest(Struct, frozen=True, kw_only=True):
     """Facts that are equal on every rank of the run.
 
-    ``source``: recording, or (imported) snapshot, trace or flight_recorder. ``gaps`` are the gaps that are
-    not specific to a rank: unusable files, guessed ranks. ``planned``: None for imported runs and for
-    recordings older than this field. ``folder``: working folder of the program; its files are named relative
-    to it.
+    ``source``: recording, or (imported) snapshot, trace, flight_recorder or operation_timeline. ``gaps`` are
+    the gaps that are not specific to a rank: unusable files, guessed ranks. ``planned``: None for imported
+    runs and for recordings older than this field. ``folder``: working folder of the program; its files are
+    named relative to it. ``operations``: the table of an operation timeline, which is not divided by rank.
     """
 
     schema: str = RUN_SCHEMA
@@ -144,13 +153,7 @@ class RunManifest(Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...] = ()
     planned: PlannedSteps | None = None
     folder: str = ""
-
-
-class TableFile(Struct, frozen=True, kw_only=True):
-    """Row count and checksum of a table on disk, as computed by its writer."""
-
-    rows: int
-    sha256: str
+    operations: TableFile | None = None
 
 
 class TablePart(Struct, frozen=True, kw_only=True):

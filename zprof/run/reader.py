@@ -26,6 +26,7 @@ from zprof.model.training import TrainingFacts
 from zprof.run.manifest import (
     FLIGHT_RECORDER,
     MANIFEST_NAME,
+    OPERATION_TIMELINE,
     RANK_NAME,
     STEPS_NAME,
     RankManifest,
@@ -120,10 +121,13 @@ class Run:
             for gap in manifest.gaps
         ]
         absent = [rank for rank in range(self.manifest.world_size) if rank not in self.rank_manifests]
-        is_of_logs = not self.rank_manifests and self.manifest.source == FLIGHT_RECORDER
+        is_without_ranks = not self.rank_manifests and self.manifest.source in (
+            FLIGHT_RECORDER,
+            OPERATION_TIMELINE,
+        )
         if self.manifest.source == "recording":
             gaps += map(self._make_rank_gap, absent)
-        elif absent and not is_of_logs:
+        elif absent and not is_without_ranks:
             gaps.append(make_gap("ranks_not_imported", missing=len(absent), ranks=self.manifest.world_size))
         gaps += [
             self._make_rank_gap(rank) for rank, m in self.rank_manifests.items() if m.status == "partial"
@@ -173,6 +177,17 @@ class Run:
         """Return True if a rank recorded this table."""
         manifest = self.rank_manifests.get(rank)
         return manifest is not None and (name in manifest.files or name in manifest.parts)
+
+    def operations(self) -> "pa.Table | None":
+        """Return the operation timeline of all ranks as Arrow; None if the run has none.
+
+        Raises:
+            BadInput: The table is damaged, or does not match the manifest.
+        """
+        from zprof.run.table_reader import read_table
+
+        file = self.manifest.operations
+        return None if file is None else read_table(self.path / "operations.parquet", "operations", file)
 
     def frame(self, rank: int, name: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
         """Return one table as a DataFrame; nullable int64 columns become pandas' nullable Int64."""

@@ -296,6 +296,26 @@ FLIGHT_THREAD = pa.schema(
     ]
 )
 
+#: One row per operation of a pipeline-parallel job, of all its ranks: a table of the run, not of a rank.
+#: ``operation`` is its type ("forward-compute"), ``sequence`` its number among its type in a step of a
+#: worker, in the order of starts. ``chunk`` and ``model_chunk`` number the model chunks (virtual stages) of
+#: the stage and of the model, ``micro_batch`` the micro-batches; each is -1 for operations that have none.
+OPERATIONS = pa.schema(
+    [
+        make_column("dp_rank", pa.int64()),
+        make_column("stage", pa.int64()),
+        make_column("rank", pa.int64()),
+        make_column("step", pa.int64()),
+        make_column("operation", TEXT),
+        make_column("start_ns", pa.int64()),
+        make_column("duration_ns", pa.int64()),
+        make_column("sequence", pa.int64()),
+        make_column("chunk", pa.int64()),
+        make_column("model_chunk", pa.int64()),
+        make_column("micro_batch", pa.int64()),
+    ]
+)
+
 TABLES: dict[str, pa.Schema] = {
     "events": EVENTS,
     "collectives": COLLECTIVES,
@@ -313,6 +333,7 @@ TABLES: dict[str, pa.Schema] = {
     "flight_group": FLIGHT_GROUP,
     "flight_stack": STACK,
     "flight_thread": FLIGHT_THREAD,
+    "operations": OPERATIONS,
     # the same tables for the window before the first step
     "init_alloc": ALLOC,
     "init_role": ROLE,

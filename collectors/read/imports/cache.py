@@ -40,6 +40,7 @@ from zprof.cache.folder import (
     mark_as_used,
     remove_unused,
 )
+from zprof.collectors.read.formats import SourceKind
 from zprof.collectors.read.imports.file_ranks import RankedFile
 from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.collectors.read.imports.options import ImportOptions, ImportProgress
@@ -51,7 +52,7 @@ from zprof.version import __version__
 
 _CONTENT_NAME = "content.json"
 _MAX_JSON_BYTES = 64 << 20
-_SUFFIXES = (".gz", ".zst", ".json", ".trace", ".pt", ".pickle", ".pkl")
+_SUFFIXES = (".gz", ".zst", ".json", ".trace", ".pt", ".pickle", ".pkl", ".parquet")
 #: Longest name of a run: a file system allows 255 bytes, and temporary names are longer than the final one.
 _MAX_NAME_BYTES = 200
 #: Increment this when the conversion of the same file changes.
@@ -150,7 +151,8 @@ def _strip_suffixes(path: Path) -> str:
 
 def _count_sources(sources: Sources) -> str:
     count = len(sources.files)
-    return f"a {sources.kind}" if count == 1 else f"{count} {sources.kind}s"
+    article = "an" if sources.kind is SourceKind.OPERATIONS else "a"
+    return f"{article} {sources.kind}" if count == 1 else f"{count} {sources.kind}s"
 
 
 def _explain_unwritable(root: Path | None) -> str:

@@ -20,7 +20,7 @@ def find_run_folder(
     """Return ``path`` if it is a run or does not exist, else the run imported into the user's cache.
 
     Args:
-        path: A run, a Kineto trace, a CUDA memory snapshot, or a folder of traces or snapshots.
+        path: A run, a file of a format that is read, or a folder of such files.
         print_note: Called with messages about the progress and location of an import.
         show_progress: Called before an import; its context ends with the import.
         while_reading: Called while other processes read the files; not called if this process reads them.
@@ -48,7 +48,7 @@ def refuse_empty(run: Run, path: Path) -> None:
     Raises:
         MissingData: no rank finished its recording.
     """
-    if not run.ranks and not (run.path / EVIDENCE_NAME).exists():
+    if not run.ranks and not run.manifest.operations and not (run.path / EVIDENCE_NAME).exists():
         reasons = "; ".join(
             gap.reason if gap.rank is None else f"rank {gap.rank}: {gap.reason}" for gap in run.gaps()[:4]
         )

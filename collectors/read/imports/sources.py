@@ -46,6 +46,7 @@ _PLURALS = {
     SourceKind.TRACE: "traces",
     SourceKind.SNAPSHOT: "memory snapshots",
     SourceKind.DUMP: "hang dumps and logs",
+    SourceKind.OPERATIONS: "operation timelines",
 }
 
 
@@ -235,6 +236,8 @@ def _choose_kind(found: Mapping[SourceKind, Sequence[Path]]) -> SourceKind | Non
     """
     if found[SourceKind.TRACE]:
         return SourceKind.TRACE
+    if found[SourceKind.OPERATIONS]:
+        return SourceKind.OPERATIONS
     snapshots, dumps = len(found[SourceKind.SNAPSHOT]), len(found[SourceKind.DUMP])
     if not snapshots and not dumps:
         return None

@@ -13,7 +13,52 @@ _COMMUNICATING_WINDOW = (
     "measure a window in which the ranks communicate; --window trace measures the entire trace"
 )
 _ALIGN_CLOCKS = "record with zprof.record on every rank: its clock pings align the clocks"
+_WHOLE_TIMELINE = "export the operations of whole steps of all stages and replicas"
 TEXTS = {
+    # Slowdown of an operation timeline.
+    "only_operations": GapText(
+        GapKind.TIME,
+        "ledger, collectives, memory",
+        "an operation timeline has neither kernels nor collectives nor memory of single ranks",
+        "pass traces of its slowest ranks as a second run",
+    ),
+    "operations_unknown": GapText(
+        GapKind.TIME,
+        "operations",
+        "{count} operations of unknown types are left out of the replay: {names:list8}",
+        "rename them to the types that docs/traces.md lists",
+    ),
+    "operation_steps_left_out": GapText(
+        GapKind.STEPS,
+        "steps",
+        "{count} of {steps} steps are left out: their replicas have different operations, or other "
+        "operations than most steps",
+        _WHOLE_TIMELINE,
+    ),
+    "slowdown_stages_missing": GapText(
+        GapKind.TIME,
+        "slowdown",
+        "the timeline has no operations of some stages, only of {stages:list8}",
+        _WHOLE_TIMELINE,
+    ),
+    "slowdown_without_steps": GapText(
+        GapKind.TIME, "slowdown", "no step has the same operations in all replicas", _WHOLE_TIMELINE
+    ),
+    "slowdown_ranks_repeated": GapText(
+        GapKind.TIME,
+        "slowdown",
+        "{workers} workers (replica and stage) have {ranks} different ranks",
+        "export the global rank of each worker",
+    ),
+    "slowdown_without_time": GapText(
+        GapKind.TIME, "slowdown", "its ideal step takes no time", "export the durations of the operations"
+    ),
+    "slowdown_order_contradicts": GapText(
+        GapKind.TIME,
+        "slowdown",
+        "the order of the operations contradicts itself: some of them wait for each other",
+        "export the start times of all operations of a step from one clock",
+    ),
     # Time.
     "gpu_work_missing": GapText(
         GapKind.DEVICE,

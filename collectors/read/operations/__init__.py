@@ -1,0 +1,1 @@
+"""Read operation timelines of pipeline-parallel jobs."""

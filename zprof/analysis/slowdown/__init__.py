@@ -1,0 +1,1 @@
+"""Compare the steps of a pipeline with ideal steps, in which operations of a type take the same time."""
