@@ -16,9 +16,12 @@ Saved for the backward pass, per layer, with flash attention and fused norms:
 
 Under tensor parallelism, torch's products save their gathered input: one of the 2 S is T h e.
 
-Selective recomputation under FSDP2 keeps every second matrix product and the attention's output, as
-torchtitan does by default; under Megatron it recomputes scores, norms, and activations of MLPs
-(``--recompute-modules core_attn layernorm mlp moe_act``).
+In FP8, Megatron's attention saves its output in 16 bits, and the projection saves no copy of it.
+
+Selective recomputation under FSDP2 keeps a layer's input, the outputs of every second matrix product (query,
+value; of a gated MLP the first and the last) and the attention's output, as torchtitan does by default; under
+Megatron it recomputes scores, norms, and activations of MLPs (``--recompute-modules core_attn layernorm mlp
+moe_act``).
 """
 
 from collections.abc import Iterable, Iterator
@@ -222,7 +225,7 @@ def _cost_attention(part: Attention, sizes: _Sizes) -> PartCost:
     queries, keys = part.query_width / n, part.key_width / max(1, min(n, part.kv_heads))
     heads = part.heads / n
     output = t * queries * e
-    saved = _norm_bytes(sizes) + t * (queries + 2 * keys) * e + t * queries * sizes.saved_input
+    saved = _norm_bytes(sizes) + 2 * t * (queries + keys) * e
     saved += _FP32 * t * heads + (t * (queries + keys) * e if part.head_norms else 0)
     scores = _score_bytes(sizes, heads)
     half = sizes.stream + t * (queries + keys) * e + output + _FP32 * t * heads
@@ -249,7 +252,7 @@ def _cost_latent_attention(part: LatentAttention, sizes: _Sizes) -> PartCost:
     expanded = part.heads * (part.nope_width + part.value_width) / n
     latents = (part.query_rank or 0) + part.kv_rank
     saved = _norm_bytes(sizes) + 2 * t * latents * e + t * (2 * queries + values) * e
-    saved += t * values * sizes.saved_input + _FP32 * t * part.heads / n
+    saved += t * values * e + _FP32 * t * part.heads / n
     scores = _score_bytes(sizes, part.heads / n)
     down = Product(rows=t, inner=h, columns=latents + part.rope_width)
     query = Product(rows=t, inner=part.query_rank or h, columns=queries)
@@ -311,7 +314,7 @@ def _cost_mlp(part: Mlp, sizes: _Sizes) -> PartCost:
     t, e, width = sizes.tokens, sizes.element, part.width / sizes.ranks
     inner = t * width * (_count_inner_tensors(part.gated, sizes.layout) * e - (e - sizes.saved_input))
     saved = _norm_bytes(sizes) + inner
-    half = sizes.stream * (2 if part.gated else 1) + t * width * e
+    half = t * width * e + (sizes.stream if part.gated else 0.0)
     again = _norm_output_bytes(sizes) + t * width * sizes.saved_input
     return PartCost(
         products=_mlp_products(t, sizes.hidden, width, gated=part.gated),
