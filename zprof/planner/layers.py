@@ -14,7 +14,10 @@ Saved for the backward pass, per layer, with flash attention and fused norms:
                  (Megatron), 2 if a compiler recomputes the product; not gated: 2 T m e/N, compiled 1
     experts      2 S + T A/N rows: their input h, the MLP on them, their output h; 4 T E/N for the router
 
-Under tensor parallelism, torch's products save their gathered input: one of the 2 S is T h e.
+Under tensor parallelism, torch's products save their gathered input: one of the 2 S is T h e. Under autocast
+(DDP with fp32 weights) the residual is in fp32, and each product that reads a norm's output saves its own
+cast: three of attention, unless one matrix makes queries, keys and values, as in models with layer norms; two
+of a gated MLP.
 
 In FP8, Megatron's attention saves its output in 16 bits, and the projection saves no copy of it.
 
@@ -143,6 +146,9 @@ class _Sizes(Struct, frozen=True, kw_only=True):
     tokens: float
     sequence: float
     stream: float
+    residual: float
+    is_autocast: bool
+    has_joint_projection: bool
     ranks: int
     element: int
     saved_input: int
@@ -159,7 +165,7 @@ def compute_layer_cost(model: Transformer, run: LayerRun, layout: Layout) -> Lay
     gathers_again = layout.framework is Framework.MEGATRON and layout.sequence_parallel
     return LayerCost(
         parts=parts,
-        input=sizes.stream,
+        input=sizes.residual,
         stream=sizes.tokens * model.hidden * sizes.element,
         boundaries=2 * regions,
         regathers=regions if gathers_again else 0,
@@ -194,10 +200,15 @@ def _make_sizes(model: Transformer, layout: Layout) -> _Sizes:
     tokens, element = layout.tokens / layout.degrees.context, get_element_bytes(layout)
     ranks = layout.degrees.tensor
     keeps_low = is_low_precision(layout) and layout.framework is Framework.MEGATRON
+    stream = tokens * model.hidden * element / (ranks if layout.sequence_parallel else 1)
+    is_autocast = layout.framework is Framework.DDP and layout.master_weights and element < _FP32
     return _Sizes(
         tokens=tokens,
         sequence=layout.sequence,
-        stream=tokens * model.hidden * element / (ranks if layout.sequence_parallel else 1),
+        stream=stream,
+        residual=stream * (_FP32 / element if is_autocast else 1),
+        is_autocast=is_autocast,
+        has_joint_projection=model.layer_norm,
         ranks=ranks,
         element=element,
         saved_input=1 if keeps_low else element,
@@ -228,7 +239,9 @@ def _cost_attention(part: Attention, sizes: _Sizes) -> PartCost:
     saved = _norm_bytes(sizes) + 2 * t * (queries + keys) * e
     saved += _FP32 * t * heads + (t * (queries + keys) * e if part.head_norms else 0)
     scores = _score_bytes(sizes, heads)
-    half = sizes.stream + t * (queries + keys) * e + output + _FP32 * t * heads
+    half = sizes.residual + t * (queries + keys) * e + output + _FP32 * t * heads
+    if sizes.is_autocast and not sizes.has_joint_projection:  # queries, keys, values: a cast for each
+        saved += 2 * _norm_output_bytes(sizes)
     selective = half if _keeps_half(sizes.layout) else saved - _norm_output_bytes(sizes)
     return PartCost(
         products=(
@@ -314,6 +327,7 @@ def _cost_mlp(part: Mlp, sizes: _Sizes) -> PartCost:
     t, e, width = sizes.tokens, sizes.element, part.width / sizes.ranks
     inner = t * width * (_count_inner_tensors(part.gated, sizes.layout) * e - (e - sizes.saved_input))
     saved = _norm_bytes(sizes) + inner
+    saved += _norm_output_bytes(sizes) if sizes.is_autocast and part.gated else 0
     half = t * width * e + (sizes.stream if part.gated else 0.0)
     again = _norm_output_bytes(sizes) + t * width * sizes.saved_input
     return PartCost(
@@ -398,7 +412,7 @@ def _count_kernels(part: str, layout: Layout) -> int:
 def _norm_bytes(sizes: _Sizes) -> float:
     """Return the input of a norm, which is the residual, and its output; unfused norms save fp32 copies."""
     copies = 0 if sizes.layout.kernels.fused_norms else 2
-    return sizes.stream * (1 + copies * _FP32 / sizes.element) + _norm_output_bytes(sizes)
+    return sizes.residual + sizes.stream * copies * _FP32 / sizes.element + _norm_output_bytes(sizes)
 
 
 def _norm_output_bytes(sizes: _Sizes) -> float:
