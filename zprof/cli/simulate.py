@@ -10,6 +10,8 @@ from zprof.base.errors import BadInput
 from zprof.base.formatting import format_next_step, printable
 from zprof.cli import console
 from zprof.simulator.job import CAUSES, HEALTHY, RANKS_PER_HOST, VENDORS, Job, Start
+from zprof.simulator.mesh.faults import MESH_CAUSES
+from zprof.simulator.mesh.layout import FRAMEWORKS, SCHEDULES, Degrees
 
 
 class SimulateCommand:
@@ -20,10 +22,15 @@ class SimulateCommand:
     profiler; truth.json contains the true waits, transfers and clock offsets and the
     planted cause. The same options produce the same files, byte for byte.
 
+    --parallel simulates a job of several dimensions: pp (pipeline), dp (shards, or
+    data ranks of a pipeline), dp_replicate, cp (context), tp (tensor) and ep (expert,
+    which divides dp). It sets the ranks; --stage, --units and --prefetch do not apply.
+
     examples:
       zprof simulate -o traces --ranks 8
       zprof simulate -o slow --cause straggler_rank --ranks 4 --seed 7
       zprof simulate -o amd --vendor amd --stage 2 --cause low_bus_bandwidth --strength 2
+      zprof simulate -o pipeline --parallel pp=4,dp=2,tp=2 --cause slow_stage
       zprof diagnose slow
     """
 
@@ -33,7 +40,7 @@ class SimulateCommand:
         """Declare the simulated job and the output folder."""
         parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="output folder")
         parser.add_argument("--force", action="store_true", help="replace a simulation in DIR")
-        causes = [*HEALTHY, *CAUSES]
+        causes = [*HEALTHY, *CAUSES, *MESH_CAUSES]
         cause_help = f"cause to plant (default: %(default)s): {', '.join(causes)}"
         parser.add_argument("--cause", metavar="NAME", choices=causes, default="none", help=cause_help)
         for name, default, what in (
@@ -49,13 +56,27 @@ class SimulateCommand:
             default="nvidia",
             help="vendor format of the traces (default: %(default)s)",
         )
+        parser.add_argument(
+            "--micro-batches", metavar="N", type=int,
+            help="micro-batches per step (default: 1; with --parallel, 4 per stage of a pipeline, else 2)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--parallel", metavar="DIMS", type=parse_degrees, help="dimensions of the job, as pp=4,dp=2,tp=2"
+        )
+        parser.add_argument(
+            "--schedule", choices=SCHEDULES, default="1f1b",
+            help="order of a pipeline's passes, with --parallel (default: %(default)s)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--framework", choices=FRAMEWORKS, default="megatron",
+            help="framework that names the process groups, with --parallel (default: %(default)s)",
+        )  # fmt: skip
         for name, count, what in (
             ("ranks", 4, "ranks, at most 1024"),
             ("steps", 3, "recorded steps"),
             ("stage", 3, "ZeRO stage: 0 (DDP), 1, 2, 3 (FSDP)"),
             ("units", 8, "FSDP units (wrapped modules)"),
             ("prefetch", 1, "0: gather no unit ahead"),
-            ("micro-batches", 1, "micro-batches per step"),
             ("seed", 0, "random seed"),
         ):
             parser.add_argument(
@@ -91,6 +112,11 @@ def _format_count(count: int, noun: str) -> str:
 
 _TRUTH_FILE = "truth.json"
 _MAX_RANKS = 1024
+_DIMENSIONS = {
+    "pp": "pipeline", "dp": "data", "dp_replicate": "replica", "cp": "context", "tp": "tensor",
+    "ep": "expert",
+}  # fmt: skip
+"""Names of dimensions as in torchtitan and Megatron-Core, and those of the simulator."""
 _MAX_STEPS = 10_000
 _MAX_MEGABYTES = 4_096
 
@@ -101,13 +127,31 @@ def build_job(arguments: argparse.Namespace) -> Job:
     Raises:
         BadInput: The job cannot be simulated.
     """
+    from zprof.simulator.mesh.regular import make_mesh_job, plant_mesh
     from zprof.simulator.regular import make_job, plant
 
+    if arguments.parallel:
+        arguments.ranks = arguments.parallel.world
     check_limits(arguments)
     # One random clock offset per host, in ns.
     max_offset = int(arguments.skew_us * 1000)
     generator = random.Random(arguments.seed)
     hosts = [generator.randint(-max_offset, max_offset) for _ in range(-(-arguments.ranks // RANKS_PER_HOST))]
+    starts = tuple(Start(clock_offset_ns=hosts[rank // RANKS_PER_HOST]) for rank in range(arguments.ranks))
+    size = int(arguments.megabytes * 1e6)
+    if arguments.parallel:
+        try:
+            job = make_mesh_job(
+                degrees=arguments.parallel, seed=arguments.seed, vendor=arguments.vendor,
+                steps=arguments.steps, schedule=arguments.schedule, framework=arguments.framework,
+                micro_batches=arguments.micro_batches, starts=starts,
+            )  # fmt: skip
+            job = replace(job, dialect=replace(job.dialect, min_bytes=size))
+            return plant_mesh(job, arguments.cause, arguments.strength)
+        except ValueError as error:
+            raise BadInput(str(error), hint="see zprof simulate --help") from None
+    if arguments.cause in MESH_CAUSES:
+        raise BadInput(f"--cause {arguments.cause} needs --parallel", hint="see zprof simulate --help")
     job = make_job(
         seed=arguments.seed,
         vendor=arguments.vendor,
@@ -115,15 +159,33 @@ def build_job(arguments: argparse.Namespace) -> Job:
         steps=arguments.steps,
         stage=arguments.stage,
         units=arguments.units,
-        micro_batches=arguments.micro_batches,
+        micro_batches=arguments.micro_batches or 1,
         prefetch="on" if arguments.prefetch else "off",
-        starts=tuple(Start(clock_offset_ns=hosts[rank // RANKS_PER_HOST]) for rank in range(arguments.ranks)),
+        starts=starts,
     )
-    job = replace(job, dialect=replace(job.dialect, min_bytes=int(arguments.megabytes * 1e6)))
+    job = replace(job, dialect=replace(job.dialect, min_bytes=size))
     try:
         return plant(job, arguments.cause, arguments.strength)
     except ValueError as error:
         raise BadInput(str(error), hint="see zprof simulate --help") from None
+
+
+def parse_degrees(text: str) -> Degrees:
+    """Parse the dimensions of a job, as pp=4,dp=2.
+
+    Raises:
+        argparse.ArgumentTypeError: A name is unknown or given twice, or a size is not 1 to 1024.
+    """
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, size = part.strip().partition("=")
+        if name not in _DIMENSIONS or _DIMENSIONS[name] in sizes:
+            names = ", ".join(_DIMENSIONS)
+            raise argparse.ArgumentTypeError(f"{printable(part)!r}: expected {names}, each once, as pp=4")
+        if not (size.isascii() and size.isdigit() and len(size) < 5 and 1 <= int(size) <= _MAX_RANKS):
+            raise argparse.ArgumentTypeError(f"{printable(part)!r}: expected a size of 1 to {_MAX_RANKS}")
+        sizes[_DIMENSIONS[name]] = int(size)
+    return Degrees(**sizes)
 
 
 def check_limits(arguments: argparse.Namespace) -> None:
@@ -137,7 +199,7 @@ def check_limits(arguments: argparse.Namespace) -> None:
         (not 1 <= arguments.steps <= _MAX_STEPS, f"--steps must be 1 to {_MAX_STEPS}"),
         (not 0 <= arguments.stage <= 3, f"--stage must be 0 to 3, not {arguments.stage}"),
         (not 1 <= arguments.units <= 1_000, "--units must be 1 to 1000"),
-        (not 1 <= arguments.micro_batches <= 1_000, "--micro-batches must be 1 to 1000"),
+        (not 1 <= (arguments.micro_batches or 1) <= 1_000, "--micro-batches must be 1 to 1000"),
         (arguments.prefetch < 0, f"--prefetch must be 0 or more, not {arguments.prefetch}"),
         (not 0 <= arguments.seed < 1 << 63, "--seed must be 0 or more"),
         (not 0 <= arguments.megabytes <= _MAX_MEGABYTES, f"--megabytes must be 0 to {_MAX_MEGABYTES}"),
@@ -150,11 +212,15 @@ def check_limits(arguments: argparse.Namespace) -> None:
 def write_files(job: Job, folder: Path) -> None:
     """Write traces and truth; a failure leaves nothing: only a folder with truth.json can be replaced."""
     from zprof.simulator.ground_truth import write_job
+    from zprof.simulator.mesh.truth import write_mesh_job
 
     is_new = not folder.exists()
     before = set(folder.iterdir()) if not is_new else set()
     try:
-        write_job(job, folder, with_baseline=False)
+        if job.parallel:
+            write_mesh_job(job, folder)
+        else:
+            write_job(job, folder, with_baseline=False)
     except BaseException:
         with suppress(OSError):
             for path in set(folder.iterdir()) - before:

@@ -36,7 +36,7 @@ class HipTraceWriter(TraceWriter):
 
     def number_streams(self) -> dict[int, int]:
         """Return small numbers; compute runs on stream 0."""
-        return {stream: stream + (stream > 1) for stream in range(8)}
+        return {stream: stream + (stream > 1) for stream in range(len(self.rank.streams))}
 
     def describe_call(self, name: str, correlation: int) -> tuple[str, Row]:
         """Return a call; launches by pointer, from a module, or cooperative ones include the kernel name."""

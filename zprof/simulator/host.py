@@ -87,7 +87,7 @@ class Host:
             self.row(
                 "cuda_runtime", start.stall_call, p.MAIN, self.now - start.stall_ns, self.next_correlation()
             )
-        for op in machine.program:
+        for op in machine.list_operations(rank.index):
             waits = self.actions[op[0]](op)  # type: ignore[index]
             if waits is not None:
                 yield from waits
@@ -177,6 +177,7 @@ class Host:
         self.now += host.launch_ns + (h >> 20) % 2000 + self.lazy_ns
         self.lazy_ns = 0
         task = Task("kernel", kind, None, self.now + host.latency_ns, self.work_ns(kind, ns, key, h))
+        task.info = (key,)
         self.external += self.machine.record
         self.launch_task(int(stream), task)
         if self.machine.record:
@@ -295,7 +296,7 @@ class Host:
         shared = task.collective = self.machine.join_collective(rank, int(comm), mix(key, self.step + 1))
         shared.tasks[rank.index] = task
         bytes_ = max(int(sent), int(got)) * int(itemsize)
-        shared.bytes = bytes_ * 2 if operation == "all_reduce" else bytes_
+        shared.bytes = max(shared.bytes, bytes_ * 2 if operation == "all_reduce" else bytes_)
         task.info = (str(operation), str(raw), int(sent), int(got), int(itemsize), rank.sequence[int(comm)])
         rank.comm_orders.setdefault(int(comm), deque()).append(task)
         self.external += 2 * self.machine.record  # operator, parameters, annotation: three ids in a row

@@ -538,19 +538,6 @@ class StepProgram(OperationList):
         if not hidden:
             self.sync_streams(COMPUTE, GATHER)
 
-    def read_back(self, what: str, number: int) -> None:
-        """Copy a scalar to the host and wait for it (`.item()`).
-
-        On a CPU rank the value is available, unless it is read during a step: then it depends on work in
-        flight.
-        """
-        self.open("aten::item", "cpu_op")
-        if not self.job.on_cpu:
-            self.add(MEMCPY, self.tid, COMPUTE, "DtoH", 4, 1_600, hash_key("item", what, number))
-        if not self.job.on_cpu or self.job.blocking in ("unit", "micro"):
-            self.add(SYNC, self.tid, "stream", COMPUTE, "cudaStreamSynchronize")
-        self.close()
-
     def count_retries(self) -> int:
         """Return the maximum number of allocator calls in one place, over the ranks."""
         if self.job.on_cpu:

@@ -12,7 +12,11 @@ from zlib import crc32
 
 import numpy as np
 
-Engine = Literal["fsdp2", "fsdp1", "zero3", "zero2", "zero1", "ddp", "inference"]
+from zprof.simulator.mesh.layout import Parallelism
+
+Engine = Literal[
+    "fsdp2", "fsdp1", "zero3", "zero2", "zero1", "ddp", "inference", "megatron", "torch", "deepspeed"
+]
 Vendor = Literal["nvidia", "amd", "gloo"]
 VENDORS: Final[tuple[Vendor, ...]] = ("nvidia", "amd", "gloo")
 Shape = Literal["training", "healthy", "skewed", "partial", "cut", "damaged", "inference", "several_steps"]
@@ -270,6 +274,8 @@ class Job:
     """Ranks that share each block; innermost in the order of ranks."""
     tensor_elements: int = 4 * 1024 * 1024
     """Elements of each all-reduce of activations."""
+    parallel: Parallelism | None = None
+    """How a job of several dimensions is divided; such a job has no blocks and no units."""
 
     @property
     def on_cpu(self) -> bool:

@@ -216,11 +216,21 @@ BACKWARD_STYLES: Final[dict[str, tuple[tuple[int, float], ...]]] = {
 """Backward costs about twice the forward: a data and a weight gradient for each GEMM, attention 2.5 times."""
 
 
+_REDUCED_OR_GATHERED: Final = {
+    "all_gather": "AllGather", "reduce_scatter": "ReduceScatter", "all_reduce": "AllReduce",
+}  # fmt: skip
+
+
 def name_collective(operation: str, itemsize: int, era: str) -> str:
-    """Return the NCCL kernel's name: 2.19 and later name it ncclDevKernel, earlier ncclKernel."""
-    kind = {"all_gather": "AllGather", "reduce_scatter": "ReduceScatter", "all_reduce": "AllReduce"}[
-        operation
-    ]
+    """Return the NCCL kernel's name: 2.19 and later name it ncclDevKernel, earlier ncclKernel.
+
+    All-to-all, send and receive are one kernel.
+    """
+    if operation not in _REDUCED_OR_GATHERED:
+        if era == "old":
+            return "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
+        return "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    kind = _REDUCED_OR_GATHERED[operation]
     if era == "old":
         number = {2: "half", 4: "float"}[itemsize] if operation != "all_gather" else "int8_t"
         return f"ncclKernel_{kind}_RING_LL_Sum_{number}(ncclDevComm*, unsigned long, ncclWork*)"

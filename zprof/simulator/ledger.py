@@ -73,14 +73,16 @@ def find_origin(schedule: Schedule) -> int:
 
 
 def list_collectives(schedule: Schedule) -> tuple[CollectiveTruth, ...]:
-    """Return each collective of each rank, in order of their creation."""
+    """Return each collective of each rank, and each send and receive, in order of their creation."""
     origin = find_origin(schedule)
     rows = []
     for operation in schedule.collectives:
         starts = sorted((task.start, rank) for rank, task in operation.tasks.items())
         lead_ns = starts[-1][0] - starts[-2][0] if len(starts) > 1 else 0
         for rank, task in operation.tasks.items():
-            kind, _, sent, got, itemsize, _ = task.info
+            kind, _, sent, got, itemsize = task.info[:5]
+            if operation.sender >= 0:
+                kind = "send" if operation.sender == rank else "recv"
             rows.append(
                 CollectiveTruth(
                     rank=rank,

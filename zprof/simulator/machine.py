@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from zprof.simulator.host_program import StepProgram
 from zprof.simulator.job import NORMALS, Job, mix
-from zprof.simulator.operations import find_group, list_members
+from zprof.simulator.operations import Op, find_group, list_members
 from zprof.simulator.state import Collective, Event, Rank, Schedule, Stream, Task
 
 
@@ -30,7 +30,7 @@ class Machine:
         self.transfers: list[Collective] = []
         self.link_queue: list[Collective] = []
         self.slowdown = job.gpu.comm_slowdown
-        self.program = StepProgram(job).build()
+        self.program = [] if job.parallel else StepProgram(job).build()
 
     def at(self, time: int, action: Callable[[int], None]) -> None:
         """Schedule an action; actions at equal times run in scheduling order."""
@@ -47,6 +47,10 @@ class Machine:
             if len(rank.step_host) != self.job.steps:
                 raise AssertionError("a simulated rank did not finish: collectives are out of order")
         return Schedule(self.job, self.ranks, list(self.operations.values()))
+
+    def list_operations(self, rank: int) -> list[Op]:
+        """Return the operations of a step, which are the same on all ranks."""
+        return self.program
 
     # streams
     def push(self, stream: Stream, task: Task, now: int) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from zprof.simulator.job import Block, Job, Kernel, hash_key
+from zprof.simulator.mesh.layout import find_mesh_group, list_mesh_members
 
-CPU, LAUNCH, COLLECTIVE, RECORD, WAIT, SYNC, BEGIN, END, MEMCPY, RUNTIME, POINT = range(11)
+CPU, LAUNCH, COLLECTIVE, RECORD, WAIT, SYNC, BEGIN, END, MEMCPY, RUNTIME, POINT, MESSAGE = range(12)
 MAIN, AUTOGRAD = 0, 1
 COMPUTE, COPY_IN, GATHER, REDUCE, REPLICA, WORLD, NCCL_SHARD, TENSOR = range(8)
 SHARD_COMM, REPLICA_COMM, WORLD_COMM, TENSOR_COMM = range(4)
@@ -19,8 +20,9 @@ FORWARD, BACKWARD, RECOMPUTE = range(3)
 Op = tuple[int | str | bool, ...]
 DTYPES: Final = {2: "bfloat16", 4: "float32"}
 """By bytes of an element."""
-_RAW_NAMES: Final = {
+RAW_NAMES: Final = {
     "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base", "all_reduce": "allreduce",
+    "all_to_all": "all_to_allv",
 }  # fmt: skip
 
 
@@ -29,6 +31,8 @@ def find_group(job: Job, comm: int, rank: int) -> int:
 
     The ranks that share a block are innermost, then the shards, then the replicas.
     """
+    if job.parallel is not None:
+        return find_mesh_group(job.parallel.degrees, comm, rank)
     tensor, outer = job.tensor_size, job.tensor_size * job.shard_size
     if comm == SHARD_COMM:
         return rank // outer * tensor + rank % tensor
@@ -37,8 +41,10 @@ def find_group(job: Job, comm: int, rank: int) -> int:
     return rank // tensor if comm == TENSOR_COMM else 0
 
 
-def list_members(job: Job, comm: int, group: int) -> range:
+def list_members(job: Job, comm: int, group: int) -> Sequence[int]:
     """Return the ranks of a group."""
+    if job.parallel is not None:
+        return list_mesh_members(job.parallel.degrees, comm, group)
     tensor, outer = job.tensor_size, job.tensor_size * job.shard_size
     if comm == SHARD_COMM:
         first = group // tensor * outer + group % tensor
@@ -186,7 +192,20 @@ class OperationList:
         got = shard if operation == "reduce_scatter" else shard * members
         if operation == "all_reduce":
             sent = got = nelems
-        self.add(COLLECTIVE, self.tid, stream, comm, operation, _RAW_NAMES[operation], sent, got, itemsize,
+        self.add(COLLECTIVE, self.tid, stream, comm, operation, RAW_NAMES[operation], sent, got, itemsize,
                  hash_key("collective", *key))  # fmt: skip
         if stream != caller:
             self.sync_streams(caller, stream)
+
+    def read_back(self, what: str, number: int) -> None:
+        """Copy a scalar to the host and wait for it (`.item()`).
+
+        On a CPU rank the value is available, unless it is read during a step: then it depends on work in
+        flight.
+        """
+        self.open("aten::item", "cpu_op")
+        if not self.job.on_cpu:
+            self.add(MEMCPY, self.tid, COMPUTE, "DtoH", 4, 1_600, hash_key("item", what, number))
+        if not self.job.on_cpu or self.job.blocking in ("unit", "micro"):
+            self.add(SYNC, self.tid, "stream", COMPUTE, "cudaStreamSynchronize")
+        self.close()

@@ -25,7 +25,7 @@ class Task:
 
     __slots__ = (
         "avail", "cat", "collective", "correlation", "end", "event", "external", "info", "kind", "left",
-        "rate_since", "running", "start", "step", "stream", "version",
+        "parts", "pending", "rate_since", "running", "start", "step", "stream", "version",
     )  # fmt: skip
 
     def __init__(self, cat: str, kind: int, stream: Stream | None, avail: int, work: float) -> None:
@@ -42,6 +42,9 @@ class Task:
         self.event: Event | None = None
         self.collective: Collective | None = None
         self.info: tuple[int | str, ...] = ()
+        self.parts: tuple[Collective, ...] = ()
+        """The messages of a kernel that sends and receives, and how many of them are on their way."""
+        self.pending = 0
 
 
 class Stream:
@@ -62,8 +65,8 @@ class Collective:
     """One operation of a communicator, over all its members."""
 
     __slots__ = (
-        "active", "arrived", "bytes", "end", "entered", "key", "left", "members", "number", "rate", "since",
-        "start", "tasks", "version",
+        "active", "arrived", "bytes", "comm", "end", "entered", "key", "left", "members", "number", "rate",
+        "sender", "since", "start", "tasks", "version",
     )  # fmt: skip
 
     def __init__(self, members: tuple[int, ...], number: int) -> None:
@@ -79,14 +82,17 @@ class Collective:
         self.rate = 1.0
         self.since = self.start = self.end = 0
         self.version = 0
+        self.comm = 0
+        self.sender = -1
+        """Of a message between two ranks, the rank that sends it."""
 
 
 class Rank:
     """State of one rank, and its record after the run."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, streams: int = 8) -> None:
         self.index = index
-        self.streams = [Stream(self, name) for name in range(8)]
+        self.streams = [Stream(self, name) for name in range(streams)]
         self.events: dict[int, Event] = {}
         self.in_flight = 0
         self.slot_waiter: Callable[[int], None] | None = None
@@ -100,6 +106,8 @@ class Rank:
         self.step_host: list[tuple[int, int]] = []
         self.step_events: list[Event] = []
         self.window = (0, 0)
+        self.blocked: list[tuple[int, int, Task]] = []
+        """From when to when the compute stream waited, and for the end of which collective."""
 
 
 class Schedule:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from zprof.simulator import kernels
 from zprof.simulator import operations as p
 from zprof.simulator.job import Job, hash_key, uniform
+from zprof.simulator.mesh.layout import MeshGroups
 from zprof.simulator.state import Rank, Schedule, Task
 
 Row = dict[str, Any]
@@ -18,7 +19,9 @@ C10D: Final = {
     "_allgather_base": ("c10d::_allgather_base_", "nccl:_all_gather_base"),
     "_reduce_scatter_base": ("c10d::_reduce_scatter_base_", "nccl:_reduce_scatter_base"),
     "allreduce": ("c10d::allreduce_", "nccl:all_reduce"),
+    "all_to_allv": ("c10d::alltoall_base_", "nccl:all_to_all"),
 }
+_MESSAGE_CALLS: Final = {"send": "c10d::send", "recv": "c10d::recv_"}
 _CBIDS: Final = {
     "cudaLaunchKernel": 211, "cudaLaunchKernelExC": 430, "cudaMemcpyAsync": 41, "cudaDeviceSynchronize": 165,
     "cudaStreamSynchronize": 131, "cudaEventSynchronize": 137, "cudaEventRecord": 135,
@@ -97,7 +100,7 @@ class TraceWriter:
         self.rank = rank
         self.clock = Clock(job, rank.index)
         self.dialect = job.dialect
-        self.groups = GroupNames(job)
+        self.groups = MeshGroups(job.parallel) if job.parallel else GroupNames(job)
         self.device = self.first_device + rank.index % job.cluster.ranks_per_node
         self.pid = 20_000 + hash_key(job.key, "pid", rank.index) % 900_000
         self.tids = (self.pid, self.pid + 700 + hash_key(job.key, "tid", rank.index) % 4000)
@@ -108,6 +111,8 @@ class TraceWriter:
     def number_streams(self) -> dict[int, int]:
         """Return the stream numbers; compute runs on the default stream, which is 7 in CUPTI."""
         others = 13 + 4 * (hash_key(self.job.key, "stream") % 4)
+        if self.job.parallel:
+            return {p.COMPUTE: 7} | {s: others + 4 * s for s in range(1, len(self.rank.streams))}
         return {
             p.COMPUTE: 7, p.COPY_IN: others + 4, p.GATHER: others + 8, p.REDUCE: others + 12,
             p.REPLICA: others + 16, p.WORLD: others + 31, p.NCCL_SHARD: others + 27, p.TENSOR: others + 23,
@@ -172,6 +177,8 @@ class TraceWriter:
                     self.add_sync(str(row[8]), int(row[9]), start, duration, correlation, external)
             elif cat == "collective":
                 self.add_collective_call(row, tid, start, duration, correlation, external)
+            elif cat == "message":
+                self.add_message_call(row, tid, start, duration, correlation, external)
             elif cat == "python_function":
                 args: Row = {"Python parent id": None, "Python id": external, "Ev Idx": 0}
                 self.add("python_function", str(name), tid, start, duration, args)
@@ -219,6 +226,45 @@ class TraceWriter:
         self.add_runtime("cudaEventRecord", tid, inner + 2_000, 1_400, correlation - 2, external)
         self.add_runtime("cudaStreamWaitEvent", tid, inner + 4_100, 1_300, correlation - 1, external)
 
+    def add_message_call(
+        self,
+        row: tuple[int | str, ...],
+        tid: int,
+        start: int,
+        duration: int,
+        correlation: int,
+        external: int,
+    ) -> None:
+        """Append the rows of a send or a receive; in a batch, the kernel is launched after all of them."""
+        name, (elements, itemsize, number, peer, comm, is_batched) = str(row[1]), map(int, row[8:14])
+        plain = {"External id": external - 1, "Record function id": external, "Ev Idx": 0}
+        self.add("cpu_op", _MESSAGE_CALLS[name], tid, start, duration, plain)
+        args: Row = {"External id": external, "Record function id": external, "Ev Idx": 0}
+        if self.dialect.metadata:
+            args |= self.describe_peer(comm, name, elements, itemsize, number, peer)
+        inner, length = start + min(duration // 8, 4_000), duration - min(duration // 6, 6_000)
+        self.add("cpu_op", "record_param_comms", tid, inner, length, args)
+        if not is_batched:
+            named = {"External id": external + 1, "Record function id": external, "Ev Idx": 0}
+            lead = min(length // 5, 9_000)
+            title = self.name_message(name, peer, comm)
+            self.add("user_annotation", title, tid, inner + lead, length - lead - 1_500, named)
+            self.add_runtime("cudaEventRecord", tid, inner + 2_000, 1_400, correlation - 2, external)
+            self.add_runtime("cudaStreamWaitEvent", tid, inner + 4_100, 1_300, correlation - 1, external)
+
+    def name_message(self, name: str, peer: int, comm: int) -> str:
+        """Return torch's range around a send or a receive, which has the ranks within the group."""
+        members = self.groups.describe(comm, self.rank.index)[2]
+        arrow = "->" if name == "send" else "<-"
+        return f"nccl:{name} {members.index(self.rank.index)}{arrow}{members.index(peer)}"
+
+    def describe_peer(
+        self, comm: int, name: str, elements: int, itemsize: int, number: int, peer: int
+    ) -> Row:
+        """Return the arguments of a send or a receive; the peer is a rank of the job."""
+        found = self.metadata(comm, name, elements, elements, itemsize, number)
+        return found | {"Dst Rank" if name == "send" else "Src Rank": peer}
+
     def add_sync(
         self, what: str, target: int, start: int, duration: int, correlation: int, external: int
     ) -> None:
@@ -263,7 +309,7 @@ class TraceWriter:
     def describe_kernel(self, task: Task, stream: int, args: Row) -> str:
         """Fill in the arguments of a kernel and return its name."""
         if task.cat == "collective":
-            operation, _, _, got, itemsize, _ = task.info
+            operation, _, _, got, itemsize = task.info[:5]
             name = kernels.name_collective(str(operation), int(itemsize), self.dialect.era)
             channels = 2 if int(got) < 4096 else 8 + 4 * (hash_key(self.job.key, "channels") % 5)
             grid: tuple[int, ...] = (channels, 1, 1)
@@ -288,7 +334,11 @@ class TraceWriter:
         """Return the metadata of a collective's kernel; nothing for other kernels or older torch versions."""
         if task.cat != "collective" or not self.dialect.metadata:
             return {}
-        _, raw, sent, got, itemsize, number = task.info
+        raw, sent, got, itemsize, number = task.info[1:6]
+        if task.parts:
+            is_one = len(task.info) > 6 and raw != "coalesced"
+            ends = (int(sent), int(itemsize), int(number), int(task.info[6]))
+            return self.describe_peer(int(task.info[7]), str(raw), *ends) if is_one else {}
         return self.metadata(task.kind, str(raw), int(sent), int(got), int(itemsize), int(number))
 
     def add_gpu_annotations(self) -> None:
@@ -306,6 +356,11 @@ class TraceWriter:
             (C10D[str(r[1])][1], int(r[3]), int(r[4]), int(r[6]) + 1)
             for r in self.rank.host_rows
             if r[0] == "collective"
+        ]
+        ranges += [
+            (self.name_message(str(r[1]), int(r[11]), int(r[12])), int(r[3]), int(r[4]), int(r[6]) + 1)
+            for r in self.rank.host_rows
+            if r[0] == "message" and not r[13]
         ]
         if self.dialect.profiler_step:
             first = self.dialect.first_step

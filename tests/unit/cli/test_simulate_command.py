@@ -60,3 +60,36 @@ def test_a_full_disk_is_named_and_nothing_is_left(call: Call, tmp_path: Path) ->
         code, _, err = call("simulate", "-o", tmp_path / "out", *SMALL)
     assert (code, MESSAGE in err) == (2, True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_of_several_dimensions_is_written(call: Call, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    mesh = ("--parallel", "pp=2,tp=2", "--schedule", "zero_bubble", "--micro-batches", "3", "--steps", "2")
+    code, out, _ = call("simulate", "-o", folder, *mesh, "--cause", "slow_stage", "--framework", "torch")
+    assert (code, out) == (0, "")
+    truth = json.loads((folder / "truth.json").read_text())
+    assert (truth["planted"], truth["ranks"]) == (["slow_stage"], [0, 1, 2, 3])
+    assert truth["groups"]["pipeline"] == [[0, 2], [1, 3]]
+    assert (
+        truth["step_time_ns"] - truth["fixed_step_time_ns"]["slow_stage"] == truth["saving_ns"]["slow_stage"]
+    )
+    assert {row["role"] for row in truth["roles"]} >= {"tensor", "pipeline"}
+
+
+def test_dimensions_that_do_not_fit_are_refused(call: Call, tmp_path: Path) -> None:
+    for options in (
+        ("--parallel", "pp=2,pp=2"),
+        ("--parallel", "xx=2"),
+        ("--parallel", "pp=" + "9" * 30),
+        ("--parallel", "pp=64,tp=64"),
+        ("--parallel", "dp=3,ep=2"),
+        ("--parallel", "pp=2", "--vendor", "gloo"),
+        ("--parallel", "pp=2", "--schedule", "interleaved", "--micro-batches", "3"),
+        ("--parallel", "pp=2", "--cause", "no_prefetch"),
+        ("--parallel", "dp=2", "--cause", "slow_stage"),
+        ("--cause", "slow_stage"),
+    ):
+        code, out, err = call("simulate", "-o", tmp_path / "out", *options)
+        assert (code, out) == (2, "")
+        assert err
+        assert not (tmp_path / "out").exists()

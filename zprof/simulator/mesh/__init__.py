@@ -1,0 +1,1 @@
+"""Jobs of several dimensions of parallelism: pipelines, tensor, context, expert and data parallel groups."""
