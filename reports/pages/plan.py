@@ -264,7 +264,7 @@ def list_plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
         ("states", _describe_elements(job) if is_reference else ""),
         ("batch", _describe_batch(plan)),
         ("engine", _describe_engine(job) if is_reference else _describe_frameworks(plan)),
-        ("hardware", _describe_hardware(job)),
+        ("hardware", _describe_hardware(plan)),
     )  # fmt: skip
     return tuple((name, text) for name, text in properties if text)
 
@@ -499,7 +499,8 @@ def _describe_frameworks(plan: Plan) -> str:
     return f"{', '.join(parts)}; {layout.precision.value}{weights}, {layout.optimizer.value}, {recompute}"
 
 
-def _describe_hardware(job: Job) -> str:
+def _describe_hardware(plan: Plan) -> str:
+    job = plan.job
     hardware = job.hardware
     if hardware is None:
         return ""
@@ -510,10 +511,14 @@ def _describe_hardware(job: Job) -> str:
     size = job.element_bytes.parameter
     flops, name = hardware.peak_flops_per_s(size), f"{size * 8}-bit"
     peak = f"{name} Tflop/s unknown" if flops is None else f"{flops / 1e12:,.3g} {name} Tflop/s"
+    share = f" at {hardware.efficiency_ratio * 100:.0f} %"
+    if any(row.layout is not None for row in plan.rows):
+        ratio = hardware.matmul_ratio
+        share = "" if ratio is None else f" ({ratio * 100:.0f} % in a large product)"
     return (
         f"{mark_assumed(hardware.name, Assumed.HARDWARE in job.assumed)}: "
-        f"{format_decimal_bytes(hardware.memory_bytes)} ({hardware.memory_bytes / MIB:,.0f} MiB), {peak} "
-        f"at {hardware.efficiency_ratio * 100:.0f} %, {hardware.devices_per_node} devices per node, "
+        f"{format_decimal_bytes(hardware.memory_bytes)} ({hardware.memory_bytes / MIB:,.0f} MiB), "
+        f"{peak}{share}, {hardware.devices_per_node} devices per node, "
         f"{hardware.intra_bytes_per_s / 1e9:g} GB/s and {intra_hop} in a node, "
         f"{hardware.node_bytes_per_s / 1e9:g} GB/s per node and {inter_hop} between "
         f"nodes, {hardware.host_bytes_per_s / 1e9:g} GB/s to the host"

@@ -211,7 +211,10 @@ def _list_memory_notes(plan: Plan) -> Iterator[str]:
         yield f"Peak at: {text}."
     if any(row.peak_bytes is None for row in plan.rows):
         yield f"{UNKNOWN}: unknown; ≥: lower bound. See Unknown for the reasons."
-    if any(row.largest_parameters for row in plan.rows) and plan.job.shape is not None:
+    reserves = [row.reserve_bytes for row in plan.rows if row.reserve_bytes is not None]
+    if any(row.largest_parameters for row in plan.rows) and reserves:
+        yield "Largest model: this layout with another number of layers."
+    elif any(row.largest_parameters for row in plan.rows) and plan.job.shape is not None:
         yield (
             "Largest model: the larger of two models that fit with this batch: one with a different number "
             "of layers, one with a different width."
@@ -228,6 +231,13 @@ def _list_memory_notes(plan: Plan) -> Iterator[str]:
     sharded = [row for row in plan.rows if row.scheme in ZERO_STAGES]
     if len(sharded) > 1 and all(row.degrees.dp == 1 for row in sharded):
         yield "One data-parallel rank: there is nothing to shard, so DP and ZeRO are the same."
+    if reserves:
+        least, most = (format_decimal_bytes(size) for size in (min(reserves), max(reserves)))
+        size = least if least == most else f"{least} to {most}"
+        yield f"The peak excludes the reserve for driver context, NCCL and fragmentation: {size}."
+        if any(row.tight for row in plan.rows):
+            yield "Tight: it fits only if less than this reserve is needed."
+        return
     if any(row.tight for row in plan.rows):
         yield "Tight: it fits, but less than a tenth of the device is left."
     if any(row.fits for row in plan.rows):
@@ -290,11 +300,21 @@ def build_step_table(plan: Plan) -> Table | None:
             make_row("step", "wall_ns"),
             make_row("efficiency (compute / step)", "efficiency_ratio", "efficiency", None),
             *_build_throughput_row(plan),
+            *_build_bound_row(plan),
             make_row("collectives, exposed and hidden", "collective_ns", "collectives"),
             make_row("collectives, hidden part", "overlapped_ns", "hidden part"),
         ),
         notes=(f"{join_names(pipelines)}: {_SLOWEST_STAGE}",) if pipelines else (),
     )
+
+
+def _build_bound_row(plan: Plan) -> tuple[Row, ...]:
+    """Build the row that says what each framework's step waits for most; none for the reference engine."""
+    bounds = [row.bound for row in plan.rows]
+    if all(bound is None for bound in bounds):
+        return ()
+    cells = ["" if bound is None else bound.value for bound in bounds]
+    return (Row(cells=("bound by", *cells), short="bound by"),)
 
 
 _SLOWEST_STAGE = (
@@ -304,6 +324,8 @@ _SLOWEST_STAGE = (
 
 def compute_tokens_per_s(plan: Plan, row: PlanRow) -> float | None:
     """Compute the tokens per second and device; None if unknown."""
+    if row.tokens_per_s is not None:
+        return row.tokens_per_s
     tokens = plan.job.batch.tokens
     if tokens is None or row.step is None or not row.step.wall_ns:
         return None

@@ -15,7 +15,7 @@ from zprof.model.layout import (
 from zprof.model.machines import Hardware
 from zprof.model.plan import ZERO_STAGES, Scheme
 from zprof.model.transformer import Transformer
-from zprof.planner.legal_layouts import list_divisors, list_tensor_degrees, refuse_illegal
+from zprof.planner.legal_layouts import list_divisors, list_tensor_degrees, reduces_in_fp32, refuse_illegal
 from zprof.planner.plan_settings import PlanSettings
 from zprof.planner.request import UNFUSED, PlanRequest
 
@@ -140,6 +140,7 @@ def _spread(
     return replace(
         base,
         framework=framework,
+        fp32_reduce=reduces_in_fp32(replace(base, framework=framework)),
         stage=stage,
         schedule=schedule,
         degrees=replace(degrees, shard=shard if stage else 1),

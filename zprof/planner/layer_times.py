@@ -20,7 +20,7 @@ from zprof.planner.layers import LayerCost, PartCost, Product, get_element_bytes
 
 _NS_PER_S = 1e9
 #: Share of the peak of one large product if the machine does not state it.
-_MATMUL_RATIO = 0.70
+MATMUL_RATIO = 0.70
 #: Share of the rate of an isolated product that products reach in a step.
 SUSTAINED_RATIO = 0.80
 #: The same for products in fewer bits, relative to 16 bits: scaling, and a shorter product between the same
@@ -89,7 +89,7 @@ def choose_rates(hardware: Hardware, layout: Layout) -> Rates:
     precision = layout.precision
     plain_peak = hardware.flops_per_s
     peak = get_peak(hardware, precision)
-    share = (hardware.matmul_ratio or _MATMUL_RATIO) * SUSTAINED_RATIO
+    share = (hardware.matmul_ratio or MATMUL_RATIO) * SUSTAINED_RATIO
     plain = plain_peak * share / _NS_PER_S
     product = plain
     if precision is ComputePrecision.FP32:

@@ -11,6 +11,7 @@ from zprof.base.errors import BadInput
 from zprof.model.layout import Framework, Layout, ParallelDegrees, PipelineSchedule
 from zprof.model.machines import Hardware
 from zprof.model.transformer import Attention, Experts, LatentAttention, Mamba, Mlp, Transformer
+from zprof.planner.layers import is_low_precision
 
 #: Tensor parallelism beyond 16 ranks leaves too little of a matrix per rank, also inside larger domains.
 MAX_TENSOR = 16
@@ -45,10 +46,17 @@ def list_layouts(
                     micro_batch=1,
                     micro_batches=global_batch // degrees.data,
                     sequence_parallel=degrees.tensor > 1,
+                    fp32_reduce=reduces_in_fp32(layout),
                     schedule=PipelineSchedule.ONE_F_ONE_B,
                     offload_optimizer=offload and layout.stage > 0,
                     offload_parameters=offload and layout.stage == 3,
                 )
+
+
+def reduces_in_fp32(layout: Layout) -> bool:
+    """Return whether gradients are reduced in fp32: if asked for, and by Megatron's default in 16 bits."""
+    is_default = layout.framework is Framework.MEGATRON and not is_low_precision(layout)
+    return layout.fp32_reduce or (is_default and layout.master_weights)
 
 
 def list_degrees(

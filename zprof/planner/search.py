@@ -212,11 +212,8 @@ def _get_scheme(layout: Layout) -> tuple[object, ...]:
 
 
 def _list_recompute(layout: Layout) -> Sequence[Recompute]:
-    """Return the kinds of recomputation, fastest first.
-
-    With flash attention, Megatron's selective recomputation saves nothing.
-    """
-    if layout.framework is Framework.MEGATRON and layout.kernels.flash_attention:
+    """Return the kinds of recomputation, fastest first; DDP and DeepSpeed recompute whole layers."""
+    if layout.framework in (Framework.DDP, Framework.DEEPSPEED):
         return (Recompute.NONE, Recompute.FULL)
     return tuple(Recompute)
 
