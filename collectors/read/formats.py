@@ -30,6 +30,8 @@ _DUMP_KEY = re.compile(rb'"(?:pg_config|pg_status|collective_seq_id)"\s*:')
 _PICKLE_KEY = re.compile(
     rb"(pg_config|pg_status|collective_seq_id)|(?:segments|device_traces)(?:\x94|q.|r.{4})?[\](]", re.DOTALL
 )
+#: Keys of the times of one pipeline stage, as Primus dumps them.
+_STAGE_KEY = re.compile(rb'"(?:fwd|bwd)_start"\s*:')
 _PARQUET = b"PAR1"
 #: Names of the columns that only an operation timeline has, in the footer of a Parquet file.
 _OPERATION_COLUMNS = (b"dp_rank", b"stage", b"optype", b"start_ts", b"duration", b"seq_id")
@@ -50,6 +52,7 @@ class FileKind(StrEnum):
     DUMP = "flight-recorder dump"
     LOG = "log"
     OPERATIONS = "operation timeline"
+    STAGE_TIMES = "times of a pipeline stage"
     JSON = "json"
     PICKLE = "other pickle"
     TORCH_ARCHIVE = "torch archive"
@@ -122,6 +125,11 @@ FORMATS: dict[FileKind, Format] = {
         reader=_OPERATIONS,
         sandbox="zprof.collectors.read.operations.child",
     ),
+    FileKind.STAGE_TIMES: Format(
+        holds="JSON with the starts and ends of the forward and backward passes of a stage (pp_rank_0.json)",
+        source=SourceKind.OPERATIONS,
+        reader=_OPERATIONS,
+    ),
 }
 
 
@@ -172,7 +180,9 @@ def _detect_by_head(head: bytes) -> FileKind:
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
         if _TRACE_KEY.search(head):
             return FileKind.TRACE
-        return FileKind.DUMP if _DUMP_KEY.search(head) else FileKind.JSON
+        if _DUMP_KEY.search(head):
+            return FileKind.DUMP
+        return FileKind.STAGE_TIMES if _STAGE_KEY.search(head) else FileKind.JSON
     return FileKind.OTHER
 
 

@@ -1,1 +1,1 @@
-"""Read operation timelines of pipeline-parallel jobs."""
+"""Read operation timelines of pipeline-parallel jobs: one Parquet table, or the times of each stage."""

@@ -24,7 +24,7 @@ from zprof.run.table_reader import join_chunks, make_masked, make_texts, read_nu
 
 TABLE, ERROR = "operations.arrow", "error.json"
 MAX_ROWS = 20_000_000
-HINT = "pass a Parquet file with the columns that docs/traces.md lists, times in seconds"
+HINT = "pass a Parquet file with the columns that docs/traces.md lists"
 #: Columns of a run by the file's names: whole numbers from -1 (none), and times in seconds.
 _NUMBERS = {
     "dp_rank": "dp_rank",

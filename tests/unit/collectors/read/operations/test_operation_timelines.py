@@ -171,3 +171,62 @@ def test_other_tables_are_refused(tmp_path: Path) -> None:
     pq.write_table(make_file_table(ROWS).drop_columns(["optype"]), path)
     with pytest.raises(BadInput, match="neither a run nor an operation timeline"):
         import_paths([path], tmp_path / "run.zprof")
+
+
+def write_stages(folder: Path, stages: int, passes: object = None) -> Path:
+    """The times of a pipeline whose stages take 10 ms forward and 20 ms backward, without a bubble."""
+    folder.mkdir()
+    usual = {
+        "total": 90.0,
+        "fwd_start": [0.0, 10.0],
+        "fwd_end": [10.0, 20.0],
+        "bwd_start": [20.0, 40.0],
+        "bwd_end": [40.0, 60.0],
+    }
+    for stage in range(stages):
+        content = {"7": usual if passes is None else passes}
+        (folder / f"pp_rank_{stage}.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_times_of_stages_are_a_timeline(tmp_path: Path) -> None:
+    slowdown = read(write_stages(tmp_path / "pp", 2), tmp_path / "run.zprof").time.slowdown
+    assert slowdown is not None
+    # two stages that both do two forwards first: f + 2f + 2b + b
+    assert (slowdown.ideal_step_ns, slowdown.s) == (90_000_000, pytest.approx(1))
+    assert [each.stage for each in slowdown.workers] == [0, 1]
+
+
+@pytest.mark.skipif(not PIPELINES.is_dir(), reason="the public timelines are not here")
+def test_public_times_of_stages(tmp_path: Path) -> None:
+    slowdown = read(PIPELINES / "pp8", tmp_path / "run.zprof").time.slowdown
+    assert slowdown is not None
+    assert (slowdown.steps, slowdown.micro_batches, len(slowdown.workers)) == (20, 16, 8)
+    # the recording has the delays of transfers that are not in it
+    assert 1 < slowdown.recorded_step_ns / slowdown.replayed_step_ns < 1.05
+    assert slowdown.slowest_ranks == (7,)
+
+
+@pytest.mark.parametrize(
+    "passes",
+    [
+        [],
+        {},
+        {"fwd_start": "0", "fwd_end": [], "bwd_start": [], "bwd_end": []},
+        {"fwd_start": [0.0], "fwd_end": [], "bwd_start": [], "bwd_end": []},
+        {"fwd_start": [2.0], "fwd_end": [1.0], "bwd_start": [], "bwd_end": []},
+        {"fwd_start": [0.0], "fwd_end": [1e300], "bwd_start": [], "bwd_end": []},
+        {"fwd_start": [], "fwd_end": [], "bwd_start": [], "bwd_end": []},
+    ],
+)
+def test_impossible_times_of_stages_are_refused(passes: object, tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as caught:
+        import_paths([write_stages(tmp_path / "pp", 2, passes)], tmp_path / "run.zprof")
+    assert "\n" not in caught.value.message
+
+
+def test_stages_need_names_of_their_own(tmp_path: Path) -> None:
+    folder = write_stages(tmp_path / "pp", 1)
+    (folder / "pp_rank_00.json").write_bytes((folder / "pp_rank_0.json").read_bytes())
+    with pytest.raises(BadInput, match="is of stage 0"):
+        import_paths([folder], tmp_path / "run.zprof")
