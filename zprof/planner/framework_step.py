@@ -14,6 +14,7 @@ The passes and data-parallel messages play the schedule of :mod:`zprof.step.from
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.model.job import Overlap
 from zprof.model.layout import Framework, Layout, Recompute
@@ -220,6 +221,9 @@ def _choose_bound(wall: int, starved: int, exposed: int, bubble: int) -> Bound:
 def _build_phases(stack: StackTimes, layout: Layout) -> Sequence[StepPhase]:
     """Return the phases of a step; without resharding, each forward pass gathers, and no backward pass."""
     stage, overlap = _choose_schedule(layout), Overlap(prefetch=1)
+    if _gather_after_update_ns(stack, layout):  # not in the next forward pass
+        root = None if stack.root is None else replace(stack.root, gather_ns=0)
+        stack = StackTimes(units=tuple(replace(unit, gather_ns=0) for unit in stack.units), root=root)
     if stage == 3 and not layout.reshard:
         one = build_step_phases(stack, stage=2, micro_batches=1, overlap=overlap)
         return repeat_phases(one, layout.micro_batches)
