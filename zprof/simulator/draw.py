@@ -71,7 +71,7 @@ def draw_healthy(seed: int, key: int, shape: Shape, engines: tuple[Engine, ...] 
     gather_itemsize = 4 if rng.random() < 0.1 else 2
     blocks = _draw_blocks(rng, engine, cluster, shard_size, gather_itemsize)
     micro = int(rng.choice([1, 2, 3, 4], p=[0.6, 0.2, 0.1, 0.1]))
-    host = _draw_host(rng)
+    host = draw_host(rng)
     job = Job(
         seed=seed, key=key, shape=shape, faults=(), engine=engine, world=world,
         steps=int(rng.integers(3, 6)), micro_batches=micro, blocks=blocks, cluster=cluster,
@@ -80,7 +80,7 @@ def draw_healthy(seed: int, key: int, shape: Shape, engines: tuple[Engine, ...] 
         host=host,
         ranks=tuple(Pace(gpu=float(1 + abs(rng.normal(0, 0.004))), host=float(1 + abs(rng.normal(0, 0.02))))
                     for _ in range(world)),
-        starts=_draw_starts(rng, world, skewed=shape == "skewed"),
+        starts=draw_starts(rng, world, skewed=shape == "skewed"),
         dialect=dialect, noise=float(rng.uniform(0.002, 0.02)), shard_size=shard_size,
         root_unit=engine in ("fsdp2", "fsdp1") and bool(rng.random() < 0.6),
         gather_pieces=int(rng.integers(2, 5)) if engine == "zero3" else (2 if rng.random() < 0.12 else 1),
@@ -131,7 +131,8 @@ def _draw_cluster(rng: Rng, world: int, low: float, high: float) -> Cluster:
     )
 
 
-def _draw_host(rng: Rng) -> Host:
+def draw_host(rng: Rng) -> Host:
+    """Draw the pace of the host threads."""
     return Host(
         python_ns=int(np.clip(np.exp(rng.normal(np.log(22_000), 0.45)), 8_000, 60_000)),
         quick_ns=int(rng.integers(2_500, 5_000)),
@@ -147,7 +148,7 @@ def _draw_host(rng: Rng) -> Host:
     )
 
 
-def _draw_starts(rng: Rng, world: int, skewed: bool) -> tuple[Start, ...]:
+def draw_starts(rng: Rng, world: int, skewed: bool) -> tuple[Start, ...]:
     """Draw window starts: usually some ms apart, sometimes the profiler's start blocks for 0.1 to 0.5 s."""
     scale = (
         float(rng.uniform(2e7, 2.5e8)) if skewed else float(rng.choice([2e5, 2e6, 1e7], p=[0.4, 0.4, 0.2]))

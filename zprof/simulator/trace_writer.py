@@ -263,7 +263,8 @@ class TraceWriter:
     ) -> Row:
         """Return the arguments of a send or a receive; the peer is a rank of the job."""
         found = self.metadata(comm, name, elements, elements, itemsize, number)
-        return found | {"Dst Rank" if name == "send" else "Src Rank": peer}
+        place = self.groups.describe(comm, self.rank.index)[2].index(peer)
+        return found | {"Rank": place, "Dst Rank" if name == "send" else "Src Rank": peer}
 
     def add_sync(
         self, what: str, target: int, start: int, duration: int, correlation: int, external: int

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from zprof.simulator.job import Job, Pace
+from zprof.simulator.job import Job
 from zprof.simulator.mesh.layout import Parallelism
 
 Rng = np.random.Generator
@@ -173,8 +173,7 @@ def remove_mesh_cause(job: Job, cause: str) -> Job | None:
         kept = tuple(pair for pair in parallel.link_factors if pair[0] != _SLOW_LINKS[cause])
         return change(job, link_factors=kept)
     if cause == "slow_stage":
-        fastest = min(pace.gpu for pace in job.ranks)
-        return replace(job, ranks=tuple(_keep_pace(job, pace, fastest) for pace in job.ranks))
+        return _speed_up_stages(job)
     if cause == "stage_imbalance":
         even, more = divmod(sum(parallel.layers), parallel.stages)
         layers = tuple(even + (stage < more) for stage in range(parallel.stages))
@@ -194,6 +193,17 @@ def remove_mesh_cause(job: Job, cause: str) -> Job | None:
     return change(job, recompute=(share,) * parallel.stages if share else ())
 
 
-def _keep_pace(job: Job, pace: Pace, fastest: float) -> Pace:
-    """Return the pace of a rank as fast as the fastest."""
-    return replace(pace, gpu=min(pace.gpu, fastest))
+def _speed_up_stages(job: Job) -> Job:
+    """Give slow stages the median pace of the median stage; ranks differ within a stage as before."""
+    degrees = get_parallel(job).degrees
+    stages = [degrees.locate(rank)["pipeline"] for rank in range(job.world)]
+    paces = [
+        float(np.median([pace.gpu for pace, own in zip(job.ranks, stages, strict=True) if own == stage]))
+        for stage in range(degrees.pipeline)
+    ]
+    usual = sorted(paces)[(len(paces) - 1) // 2]
+    ranks = tuple(
+        replace(pace, gpu=pace.gpu * min(1.0, usual / paces[stage]))
+        for pace, stage in zip(job.ranks, stages, strict=True)
+    )
+    return replace(job, ranks=ranks)
