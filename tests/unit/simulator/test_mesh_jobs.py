@@ -36,19 +36,19 @@ IN_WHICH = {
     "exposed_context_exchange": Degrees(context=4),
     "exposed_tensor_parallel": Degrees(pipeline=2, tensor=2),
 }
-WRITTEN = {
-    "pipeline": make_mesh_job(degrees=Degrees(pipeline=2, data=2, tensor=2)),
-    "interleaved": make_mesh_job(
-        degrees=Degrees(pipeline=2, context=2), schedule="interleaved", framework="torch"
-    ),
-    "zero_bubble": make_mesh_job(degrees=Degrees(pipeline=3), schedule="zero_bubble", micro_batches=5),
-    "experts": make_mesh_job(degrees=Degrees(data=4, expert=2), routing_skew=0.2, framework="deepspeed"),
-    "hybrid": make_mesh_job(degrees=Degrees(replica=2, data=2), ranks_per_node=2, layer_params=4 << 20),
-    "gathered": make_mesh_job(
-        degrees=Degrees(context=2, tensor=2), ring_attention=False, sequence_parallel=False
-    ),
-    "amd": make_mesh_job(degrees=Degrees(pipeline=2, context=2), vendor="amd"),
-}
+WRITTEN: dict[str, dict[str, Any]] = {
+    "pipeline": {"degrees": Degrees(pipeline=2, data=2, tensor=2)},
+    "interleaved": {
+        "degrees": Degrees(pipeline=2, context=2), "schedule": "interleaved", "framework": "torch",
+    },
+    "zero_bubble": {"degrees": Degrees(pipeline=3), "schedule": "zero_bubble", "micro_batches": 5},
+    "experts": {"degrees": Degrees(data=4, expert=2), "routing_skew": 0.2, "framework": "deepspeed"},
+    "hybrid": {"degrees": Degrees(replica=2, data=2), "ranks_per_node": 2, "layer_params": 4 << 20},
+    "gathered": {
+        "degrees": Degrees(context=2, tensor=2), "ring_attention": False, "sequence_parallel": False,
+    },
+    "amd": {"degrees": Degrees(pipeline=2, context=2), "vendor": "amd"},
+}  # fmt: skip
 
 
 def find_bubble(schedule: Schedule, virtual: int, *, batched: bool = False, ranks: int = 4) -> list[float]:
@@ -124,7 +124,7 @@ def test_drawn_jobs_are_given_by_their_seed() -> None:
     assert jobs[0] == jobs[2] != jobs[1]
 
 
-@pytest.mark.parametrize("seed", (41, 42))
+@pytest.mark.parametrize("seed", [41, 42])
 def test_drawn_jobs_are_read(seed: int, tmp_path: Path) -> None:
     job = draw_mesh_job(seed)
     truth = write_mesh_job(job, tmp_path / "traces")
@@ -137,7 +137,7 @@ def test_drawn_jobs_are_read(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_the_truth_is_that_of_the_written_kernels_and_zprof_reads_them(name: str, tmp_path: Path) -> None:
-    job = WRITTEN[name]
+    job = make_mesh_job(**WRITTEN[name], batched_messages=False)
     truth = write_mesh_job(job, tmp_path / "traces")
     kernels = [read_kernels(tmp_path / "traces", job, rank) for rank in range(job.world)]
     check_exposed_times(truth, kernels)
@@ -149,6 +149,25 @@ def test_the_truth_is_that_of_the_written_kernels_and_zprof_reads_them(name: str
     rows = found.collectives.to_frame()
     assert rows["matched"].all()
     assert len(rows) == sum(kernel["is_message"] for own in kernels for kernel in own)
+
+
+@pytest.mark.parametrize("name", ["pipeline", "interleaved", "amd"])
+def test_the_messages_of_a_batch_are_paired(name: str, tmp_path: Path) -> None:
+    job = make_mesh_job(**WRITTEN[name], batched_messages=True)
+    truth = write_mesh_job(job, tmp_path / "traces")
+    check_roles(truth)
+    import_paths([tmp_path / "traces"], tmp_path / "run.zprof")
+    found = analyse_time(load(tmp_path / "run.zprof"), WindowPolicy.STEP)
+    assert {gap.kind for gap in found.gaps} <= {GapKind.VOLUME}
+    rows = found.collectives.to_frame()
+    assert rows["matched"].all()
+    for rank in range(job.world):
+        for kind in ("send", "recv"):
+            own = rows[(rows["rank"] == rank) & (rows["kind"] == kind)]
+            true = [entry for entry in truth.collectives if (entry.rank, entry.kind) == (rank, kind)]
+            assert len(own) == len(true) > 0
+            assert own["wait_ns"].sum() == pytest.approx(sum(entry.wait_ns for entry in true), rel=0.01)
+            assert own["transfer_ns"].sum() == pytest.approx(sum(e.transfer_ns for e in true), rel=0.05)
 
 
 def read_kernels(folder: Path, job: Job, rank: int) -> list[dict[str, Any]]:

@@ -91,9 +91,10 @@ def draw_healthy_mesh(seed: int, key: int, rng: Rng, fault: str | None = None) -
         settings["recompute"] = (1.0,) * (ranks * virtual)
     job = make_mesh_job(
         degrees=degrees, seed=seed, steps=3 if degrees.world < 16 else 2, schedule=schedule,
-        framework=framework, virtual=virtual, micro_batches=micro_batches, stage_layers=stage_layers, data_mode=data_mode,
-        attention_ns=attention_ns, dense_ns=dense_ns, ranks_per_node=_draw_node(rng, degrees),
-        intra_bus=intra, inter_bus=inter, alpha_ns=int(rng.integers(8_000, 16_000)),
+        framework=framework, virtual=virtual, micro_batches=micro_batches, stage_layers=stage_layers,
+        data_mode=data_mode, attention_ns=attention_ns, dense_ns=dense_ns,
+        ranks_per_node=_draw_node(rng, degrees), intra_bus=intra, inter_bus=inter,
+        alpha_ns=int(rng.integers(8_000, 16_000)),
         # messages of 1 to 5 % of a layer's time on the faster link, gradients of 1 to 6 % of a step's compute
         activation_elements=int(layer_ns * float(rng.uniform(0.01, 0.05)) * intra / 2),
         layer_params=int(layer_ns * micro_batches * float(rng.uniform(0.01, 0.06)) * inter / 2),

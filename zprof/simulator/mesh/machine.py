@@ -189,43 +189,39 @@ class MeshHost(Host):
         task.info = (name, name, int(elements), int(elements), int(itemsize), number, peer, int(comm))
         rank.comm_orders.setdefault(kind, deque()).append(task)
         self.external += 2 * self.machine.record
+        first_id = self.external
+        self.external += 4 * len(pairs) * (self.machine.record and bool(is_batched))
         self.correlation += 2 * self.machine.record
         self.launch_task(int(stream), task)
         launched = self.now
         self.now += int(cost * 0.4)
         if self.machine.record:
-            self.record_messages(task, pairs, int(tid), (began, called, launched), bool(is_batched))
+            self.record_messages(task, pairs, int(tid), (began, called, launched), first_id)
             self.external += 1
 
     def record_messages(
-        self,
-        task: Task,
-        pairs: list[tuple[int, int]],
-        tid: int,
-        times: tuple[int, int, int],
-        is_batched: bool,
+        self, task: Task, pairs: list[tuple[int, int]], tid: int, times: tuple[int, int, int], first_id: int
     ) -> None:
-        """Record the calls of the messages, and the launch of their kernel."""
+        """Record the calls of the messages and the launch of their kernel, in a batch after all calls."""
         began, called, launched = times
         rows, own = self.rank.host_rows, self.rank.index
-        _, _, elements, _, itemsize, number, _, comm = task.info
+        name, _, elements, _, itemsize, _, _, comm = task.info
+        is_batched = name == "coalesced"
         rows.append(
             ("cuda_runtime", "cudaLaunchKernelExC", tid, called, launched - called, task.correlation,
              self.external, self.step)
         )  # fmt: skip
-        end = called if is_batched else self.now
-        for place, (sender, receiver) in enumerate(pairs):
+        end = called - (called - began) // 8 if is_batched else self.now
+        for place, (message, (sender, receiver)) in enumerate(zip(task.parts, pairs, strict=True)):
             first = began + (end - began) * place // len(pairs)
             last = began + (end - began) * (place + 1) // len(pairs)
-            name, peer = ("send", receiver) if sender == own else ("recv", sender)
-            external = self.external + 4 * place * is_batched
+            call, peer = ("send", receiver) if sender == own else ("recv", sender)
             rows.append(
-                ("message", name, tid, first, last - first, task.correlation, external, self.step,
-                 elements, itemsize, number, peer, comm, int(is_batched))
+                ("message", call, tid, first, last - first - 200, task.correlation, first_id + 4 * place,
+                 self.step, elements, itemsize, message.number + 1, peer, comm, int(is_batched))
             )  # fmt: skip
         if is_batched:
-            self.external += 4 * len(pairs)
-            self.row("user_annotation", "nccl:coalesced", tid, called, 0)
+            self.row("user_annotation", "nccl:coalesced", tid, called - (called - began) // 16, 0)
 
 
 class Batch(Collective):

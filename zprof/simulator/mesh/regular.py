@@ -73,6 +73,8 @@ def make_mesh_job(
         micro_batches = ENOUGH_MICRO_BATCHES * count if count > 1 else 2
     check_mesh(degrees, schedule, virtual, micro_batches, vendor)
     stages = count * virtual
+    if "batched_messages" not in settings:
+        settings["batched_messages"] = uses_batches(framework, schedule)
     parallel = Parallelism(
         degrees=degrees,
         framework=framework,
@@ -95,6 +97,14 @@ def make_mesh_job(
         job, engine=framework, blocks=(), micro_batches=micro_batches, parallel=parallel, cluster=cluster,
         dialect=replace(job.dialect, annotations="none"), starts=starts or job.starts,
     )  # fmt: skip
+
+
+def uses_batches(framework: Framework, schedule: Schedule) -> bool:
+    """Return True if sends and receives are batched: by torch always, by Megatron-Core without overlap.
+
+    DeepSpeed's pipeline engine calls send and receive one by one.
+    """
+    return framework == "torch" or (framework == "megatron" and schedule in ("1f1b", "gpipe"))
 
 
 def check_mesh(

@@ -9,6 +9,9 @@ A kernel has the correlation of its call; on its thread, the call is nested in `
 directly, but old traces repeat the correlation there: it is used only if the times allow it. A collective
 run by copy engines consists of copies; if it also has a kernel, the copies belong to the kernel's
 collective. For a single rank, NCCL copies within the device.
+
+The sends and receives of a batch (``batch_isend_irecv``) are one kernel, launched after their calls inside
+``nccl:coalesced``. Each of them is a row of its own, with the times of the kernel.
 """
 
 from collections import Counter, defaultdict
@@ -45,6 +48,7 @@ _POINT_TO_POINT = (CollectiveKind.SEND, CollectiveKind.RECV)
 #: Method of rows whose sequence comes from the engine's own launch range.
 BY_RANGE = "nccl_range"
 _RECORD = "record_param_comms"
+_BATCH = "nccl:coalesced"
 _CALL_CATEGORIES = ("_runtime", "_driver")
 NO_ROW = -1
 #: Sources of the description; "_order" is appended if collectives are numbered by launch order only.
@@ -360,12 +364,46 @@ def _match_numbers(targets: Int64s, rows: Int64s, numbers: Int64s) -> Int64s:
 
 
 def find_kernel_collectives(trace: Trace, links: LaunchLinks) -> list[DeviceCollective]:
-    """Return the collective of each kernel."""
+    """Return the collective of each kernel, and all messages of a kernel that is a batch of messages."""
     describer = LaunchDescriber(trace, links)
-    return [
-        _make_kernel_collective(trace, links, index, row, *describer.describe(index))
-        for index, row in enumerate(links.rows.tolist())
-    ]
+    batches = find_batches(trace, links)
+    found = []
+    for index, row in enumerate(links.rows.tolist()):
+        descriptions = batches.get(index) or [describer.describe(index)]
+        found += [_make_kernel_collective(trace, links, index, row, *described) for described in descriptions]
+    return found
+
+
+def find_batches(trace: Trace, links: LaunchLinks) -> dict[int, list[tuple[LaunchDescription | None, str]]]:
+    """Return the messages of each kernel that is a batch, by position in ``links``, with their source.
+
+    They are the sends and receives that the thread called since the batch before, and that launched nothing.
+    """
+    ends = find_rows(trace, ("user_annotation", "cpu_op"), _BATCH.__eq__)
+    if not len(ends):
+        return {}
+    kernels = {int(row): index for index, row in enumerate(links.annotation) if links.record[index] < 0}
+    launched = set(links.record.tolist())
+    records = find_rows(trace, ("cpu_op", "user_annotation"), _RECORD.__eq__)
+    events = np.concatenate((records, ends))
+    order = np.lexsort((trace.start_ns[events], trace.thread[events]))
+    batches: dict[int, list[tuple[LaunchDescription | None, str]]] = {}
+    waiting: list[LaunchDescription | None] = []
+    thread = ABSENT
+    for position in order.tolist():
+        row = int(events[position])
+        if trace.thread[row] != thread:
+            thread, waiting = int(trace.thread[row]), []
+        if position < len(records):
+            arguments = trace.arguments.get(row)
+            if row not in launched and arguments is not None:
+                waiting.append(describe_arguments(arguments))
+            continue
+        is_known = all(entry is not None and entry.kind in _POINT_TO_POINT for entry in waiting)
+        if row in kernels and is_known:
+            batches[kernels[row]] = [(entry, BY_METADATA) for entry in waiting]
+        waiting = []
+    return batches
 
 
 class LaunchDescriber:
