@@ -46,9 +46,9 @@ def format_rank_count(run: RunFacts) -> str:
     """Format the number of ranks, such as ``4 ranks``, or the loaded and missing ranks."""
     if run.is_of_logs:
         return "logs"  # which seldom state how many ranks there are
-    if run.source == "operation_timeline":
-        return f"operations of {len(run.ranks_loaded)} ranks"
     ranks = f"{run.world_size} ranks" if run.world_size != 1 else "1 rank"
+    if run.source == "operation_timeline":
+        return f"{ranks} of an operation timeline"
     missing = sorted(set(range(run.world_size)) - set(run.ranks_loaded))
     if not missing:
         return ranks

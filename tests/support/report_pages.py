@@ -14,6 +14,7 @@ from tests.support.hang_lines import write_default, write_signal
 from tests.support.hung_runs import import_hung_job
 from tests.support.judged_checks import CHECKS
 from tests.support.markdown_reading import visible
+from tests.support.pipelines import order_1f1b, play, write_timeline
 from tests.support.reports import memory_only, slower, trace
 from tests.support.snapshot_reports import snapshot_pair, snapshot_report
 from zprof.analysis.analysis import analyse
@@ -77,6 +78,23 @@ def logged_report() -> Report:
         return diagnose(analyse(Run(import_paths([log], Path(name, "job.zprof")).run)))
 
 
+@cache
+def slowdown_report() -> Report:
+    """The report of a pipeline of four stages and four replicas with one slow worker, from its timeline."""
+    rows = play(
+        [order_1f1b(4, 6, stage) for stage in range(4)],
+        lambda replica, step, kind, chunk, number: (
+            (1.8 if (replica, chunk) == (2, 1) else 1.0) * (20.0 if kind == "forward" else 40.0)
+        ),
+        replicas=4,
+        steps=3,
+        with_transfers=True,
+    )
+    with tempfile.TemporaryDirectory() as name:
+        path = write_timeline(Path(name, "job.parquet"), rows)
+        return diagnose(Run(import_paths([path], Path(name, "job.zprof")).run))
+
+
 def _report(make: Callable[[], Report]) -> Callable[[], Page]:
     return lambda: build_report_page(replace(make(), zprof_version="0.0.0"))
 
@@ -97,6 +115,7 @@ PAGES: dict[str, Callable[[], Page]] = {
     "whatif": lambda: build_whatif_page(plans.whatif()),
     "check": lambda: build_check_page(CHECKS["failed"], replace(slower(), zprof_version="0.0.0")),
     "compare": lambda: build_compare_page(both_runs()),
+    "slowdown": _report(slowdown_report),
     "snapshot": lambda: build_diagnosis_page(replace(snapshot_report(), zprof_version="0.0.0")),
     "snapshot_report": lambda: build_report_page(replace(snapshot_report(), zprof_version="0.0.0")),
     "snapshot_compare": lambda: build_compare_page(replace(snapshot_pair(), zprof_version="0.0.0")),

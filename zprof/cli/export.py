@@ -32,6 +32,7 @@ class ExportCommand:
       zprof export zero3.zprof --perfetto -o zero3.json.gz
       zprof export zero3.zprof --perfetto -o step4.json --steps 4 --ranks 0,3
       zprof export traces/ --perfetto -o all.json.gz --steps 3-5 --force
+      zprof export job.parquet --perfetto --ideal -o job.json.gz    pipeline: the ideal step beside
     """
 
     name = "export"
@@ -62,6 +63,11 @@ class ExportCommand:
             type=parse_number_ranges,
             help="export only these ranks, e.g. 0, 0-3 or 0,8",
         )
+        parser.add_argument(
+            "--ideal",
+            action="store_true",
+            help="show the ideal timeline beside the recorded one (operation timelines of pipelines)",
+        )
         parser.add_argument("--python", action="store_true", help="include Python stack frames")
         parser.add_argument("--force", action="store_true", help="overwrite FILE")
 
@@ -74,12 +80,21 @@ class ExportCommand:
             raise BadInput(f"{target}: not a .json or .json.gz file", hint="use one of these suffixes")
         check_output_target(target, force=arguments.force)
         run = open_run(path, is_analysed=False)
+        if arguments.ideal and run.manifest.operations is None:
+            raise BadInput(
+                f"{printable(path)}: not an operation timeline, which --ideal needs",
+                hint="export it without --ideal",
+            )
         from zprof.integrations.perfetto.export import export_trace
+        from zprof.integrations.perfetto.operations import export_operations
         from zprof.integrations.perfetto.rank_rows import ExportChoice
 
         choice = ExportChoice(ranks=arguments.ranks, steps=arguments.steps, python=arguments.python)
         with open_atomically(target, force=arguments.force) as file, _open_output(file, target) as out:
-            exported = export_trace(run, choice, out)
+            if run.manifest.operations is not None:
+                exported = export_operations(run, choice, out, with_ideal=arguments.ideal)
+            else:
+                exported = export_trace(run, choice, out)
         for note in exported.notes:
             console.print_note(f"zprof: {printable(note)}")
         ranks = "1 rank" if len(exported.ranks) == 1 else f"{len(exported.ranks)} ranks"

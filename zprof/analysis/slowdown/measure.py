@@ -47,16 +47,23 @@ class Timeline(Struct, frozen=True):
     """The recorded steps that have the same operations, as arrays of operations x steps x replicas.
 
     ``seconds``: the duration of a computation, and the time from the last start to the end of a transfer.
-    ``spans``: length of each recorded step in seconds. ``ranks``: first global rank of a worker by (replica,
-    stage).
+    ``starts_ns`` and ``ends_ns`` are as recorded. ``ranks``: global rank of a worker by (replica, stage).
     """
 
     operations: tuple[Operation, ...]
     graph: StepGraph
     seconds: Floats
-    spans: Floats
+    starts_ns: Int64s
+    ends_ns: Int64s
+    steps: tuple[int, ...]
     dp_ranks: tuple[int, ...]
     ranks: Mapping[tuple[int, int], int]
+
+    @property
+    def spans_ns(self) -> Int64s:
+        """Return the length of each recorded step."""
+        spans: Int64s = self.ends_ns.max(axis=(0, 2)) - self.starts_ns.min(axis=(0, 2))
+        return spans
 
 
 def measure_slowdown(table: Columns) -> tuple[Slowdown | None, tuple[Gap, ...]]:
@@ -65,7 +72,7 @@ def measure_slowdown(table: Columns) -> tuple[Slowdown | None, tuple[Gap, ...]]:
     Args:
         table: The table ``operations`` of a run.
     """
-    timeline, gaps = _make_timeline(table)
+    timeline, gaps = make_timeline(table)
     if timeline is None:
         return None, gaps
     slowdown = _compare_with_ideal(timeline)
@@ -75,7 +82,7 @@ def measure_slowdown(table: Columns) -> tuple[Slowdown | None, tuple[Gap, ...]]:
 def _compare_with_ideal(timeline: Timeline) -> Slowdown | None:
     """Replay the steps with the durations of single parts; None if the ideal step takes no time."""
     operations, replicas = timeline.operations, timeline.dp_ranks
-    ideal = _find_ideal_seconds(operations, timeline.seconds)
+    ideal = find_ideal_seconds(operations, timeline.seconds)
     stages = np.array([each.stage for each in operations])
     types = np.array([_TYPES.get(each.kind, each.kind) for each in operations])
     every_stage, every_type = np.unique(stages).tolist(), np.unique(types).tolist()
@@ -120,7 +127,7 @@ def _compare_with_ideal(timeline: Timeline) -> Slowdown | None:
             PipelineWorker(rank=rank, dp_rank=replica, stage=stage)
             for (replica, stage), rank in timeline.ranks.items()
         ),
-        recorded_step_ns=round(1e9 * float(timeline.spans.mean())),
+        recorded_step_ns=round(float(timeline.spans_ns.mean())),
         replayed_step_ns=round(1e9 * own_s),
         ideal_step_ns=round(1e9 * ideal_s),
         steps=timeline.seconds.shape[1],
@@ -128,7 +135,7 @@ def _compare_with_ideal(timeline: Timeline) -> Slowdown | None:
     )
 
 
-def _find_ideal_seconds(operations: tuple[Operation, ...], seconds: Floats) -> Floats:
+def find_ideal_seconds(operations: tuple[Operation, ...], seconds: Floats) -> Floats:
     """Return the ideal duration of each operation: the mean of its type, the median for communication."""
     kinds = np.array([each.kind for each in operations])
     ideal = np.empty(len(operations))
@@ -138,7 +145,7 @@ def _find_ideal_seconds(operations: tuple[Operation, ...], seconds: Floats) -> F
     return ideal
 
 
-def _make_timeline(table: Columns) -> tuple[Timeline | None, tuple[Gap, ...]]:
+def make_timeline(table: Columns) -> tuple[Timeline | None, tuple[Gap, ...]]:
     """Return the steps that can be replayed together, and gaps for what is left out."""
     names = table.texts("operation")
     is_known = np.array([word in KNOWN for word in names.words], np.bool_)[names.codes]
@@ -187,7 +194,9 @@ def _make_timeline(table: Columns) -> tuple[Timeline | None, tuple[Gap, ...]]:
         operations=operations,
         graph=graph,
         seconds=_measure_seconds(graph, starts_ns, ends_ns),
-        spans=1e-9 * (ends_ns.max(axis=(0, 2)) - starts_ns.min(axis=(0, 2))),
+        starts_ns=starts_ns,
+        ends_ns=ends_ns,
+        steps=tuple(table.ints("step")[rows[0, :, 0]].tolist()),
         dp_ranks=tuple(of_replicas),
         ranks=dict(sorted(ranks.items())),
     )

@@ -57,6 +57,17 @@ def _choose_own(own: Floats, ideal: Floats, at: int) -> Floats:
     return np.stack([own[at].T, np.full(own[at].T.shape, ideal[at])], axis=-1)
 
 
+def replay_ideal(graph: StepGraph, ideal: Floats) -> tuple[Floats, Floats]:
+    """Return start and end of each operation of the ideal step in seconds; transfers start with a wait."""
+    starts, ends = np.zeros(len(ideal)), np.zeros(len(ideal))
+    for node in graph.nodes:
+        for at in node.operations:
+            starts[at] = max((ends[source] for source in graph.before[at]), default=0.0)
+        for at in node.operations:
+            ends[at] = max(starts[each] for each in node.operations) + ideal[at]
+    return starts, ends
+
+
 def _replay(graph: StepGraph, choose: Callable[[int], Floats], shape: tuple[int, int]) -> Iterator[Floats]:
     """Yield the length of each step, by replay; ``shape`` is replays x steps.
 
