@@ -74,7 +74,7 @@ def make_layout(framework: Framework, stage: int, degrees: ParallelDegrees, **re
 
 
 def estimate(model: Transformer, layout: Layout, hardware: Hardware = H100) -> Estimate:
-    """Return the estimate on an H100 with any amount of memory."""
+    """Return the estimate of a layout, on an H100 unless given."""
     return estimate_layout(model, layout, hardware)
 
 

@@ -102,6 +102,18 @@ STATES: dict[str, tuple[Layout, tuple[float, float, float]]] = {
     "Megatron, 4 + 16/d": (megatron(fp32_reduce=False), (2 * PSI, 2 * PSI, 12 * PSI / N)),
     "Megatron, 8 + 8/d": (megatron(precision=FP32), (4 * PSI, 4 * PSI, 8 * PSI / N)),
     "Megatron, 18": (megatron(0, degrees=make_degrees(data=N, shard=1)), (2 * PSI, 4 * PSI, 12 * PSI)),
+    "FP8 weights in both orientations": (
+        megatron(precision=ComputePrecision.FP8),
+        (2 * PSI, 4 * PSI, 12 * PSI / N),
+    ),
+    "MXFP8: and a scale per 32": (
+        megatron(precision=ComputePrecision.MXFP8),
+        (2 * (1 + 1 / 32) * PSI, 4 * PSI, 12 * PSI / N),
+    ),
+    "NVFP4: 16 bits, and both orientations with a scale per 16": (
+        megatron(precision=ComputePrecision.NVFP4),
+        ((2 + 2 * (1 / 2 + 1 / 16)) * PSI, 4 * PSI, 12 * PSI / N),
+    ),
     "Megatron, context ranks share": (
         megatron(degrees=make_degrees(data=4, context=4)),
         (2 * PSI, 4 * PSI, 12 * PSI / 16),

@@ -29,7 +29,16 @@ from tests.support.planned_layouts import (
     make_degrees,
     make_layout,
 )
-from zprof.model.layout import ComputePrecision, Framework, Kernels, Layout, PipelineSchedule, Recompute
+from zprof.model.layout import (
+    ComputePrecision,
+    EngineBuffers,
+    Framework,
+    Kernels,
+    Layout,
+    OptimizerKind,
+    PipelineSchedule,
+    Recompute,
+)
 from zprof.model.machines import H100
 from zprof.model.plan import Bound
 from zprof.model.transformer import Attention, LayerRun, Mlp, Transformer
@@ -227,3 +236,23 @@ def test_resharding_gathers_twice_except_what_stays() -> None:
     low, high = (2 * m * (3 * PSI - root), 2 * m * 3 * PSI)
     unit = (n - 1) / n / 1e6 * 1e9
     assert low * unit * 0.99 <= made.step.collective_ns <= high * unit * 1.01
+
+
+def test_an_offloaded_optimizer_moves_gradients_out_and_weights_in() -> None:
+    """2 + 2 bytes per element of the shard over the host link (ZeRO-Offload, arXiv 2101.06840)."""
+    n = 8
+    layout = make_layout(Framework.DEEPSPEED, 2, make_degrees(data=n), offload_optimizer=True)
+    made = estimate(LLAMA, layout)
+    assert made.step.exposed_memcpy_ns == pytest.approx(4 * PSI / n / 55e9 * 1e9, rel=1e-5)
+
+
+def test_the_update_reads_and_writes_the_moments() -> None:
+    """Adam moves 16 bytes per element more than SGD, momentum 8, at no more than the memory's bandwidth."""
+    kinds = (OptimizerKind.ADAM, OptimizerKind.MOMENTUM, OptimizerKind.SGD)
+    fused = EngineBuffers(foreach_optimizer=False)
+    adam, momentum, sgd = (
+        estimate(LLAMA, one(DDP, optimizer=kind, buffers=fused)).step.compute_ns for kind in kinds
+    )
+    assert adam - sgd == pytest.approx(2 * (momentum - sgd), rel=1e-6)
+    at_peak_ns = 16 * PSI / 3.35e12 * 1e9
+    assert at_peak_ns <= adam - sgd <= 2 * at_peak_ns
