@@ -4,9 +4,11 @@ Method and definitions: "Understanding Stragglers in Large Model Training Using 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from zprof.analysis.columns import Columns, Floats, Mask
@@ -79,53 +81,69 @@ def measure_slowdown(table: Columns) -> tuple[Slowdown | None, tuple[Gap, ...]]:
     return slowdown, gaps if slowdown is not None else (*gaps, make_gap("slowdown_without_time"))
 
 
+class _Replays:
+    """Replays of a timeline with the own durations of a part of its operations, the others ideal."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._ideal = find_ideal_seconds(timeline.operations, timeline.seconds)
+        self.stages = np.array([each.stage for each in timeline.operations])
+        self.types = np.array([_TYPES.get(each.kind, each.kind) for each in timeline.operations])
+
+    def measure_steps(self, keeps: Sequence[Mask]) -> list[float]:
+        """Return the mean step of each replay in seconds; masks are operations x replicas, or fit that."""
+        shape = (len(self.stages), len(self._timeline.dp_ranks))
+        whole = [np.broadcast_to(keep, shape) for keep in keeps]
+        replays = replay_steps(self._timeline.graph, self._timeline.seconds, self._ideal, whole)
+        return [float(each.mean()) for each in replays]
+
+    def measure_parts(self, parts: npt.NDArray[Any]) -> dict[Any, float]:
+        """Return the mean step in which only one part is not ideal, by part; parts are by operation."""
+        names = np.unique(parts).tolist()
+        return dict(zip(names, self.measure_steps([parts[:, None] == name for name in names]), strict=True))
+
+    def measure_replicas(self) -> dict[int, float]:
+        """Return the mean step in which only one replica is not ideal, by replica."""
+        replays = replay_replicas(self._timeline.graph, self._timeline.seconds, self._ideal)
+        return dict(zip(self._timeline.dp_ranks, (float(each.mean()) for each in replays), strict=True))
+
+    def measure_without(self, ranks: Collection[int]) -> float:
+        """Return the mean step in which only these workers are ideal."""
+        of_stage = [
+            [self._timeline.ranks[replica, stage] in ranks for replica in self._timeline.dp_ranks]
+            for stage in range(self.stages.max() + 1)
+        ]
+        return self.measure_steps([~np.array(of_stage)[self.stages]])[0]
+
+
 def _compare_with_ideal(timeline: Timeline) -> Slowdown | None:
     """Replay the steps with the durations of single parts; None if the ideal step takes no time."""
-    operations, replicas = timeline.operations, timeline.dp_ranks
-    ideal = find_ideal_seconds(operations, timeline.seconds)
-    stages = np.array([each.stage for each in operations])
-    types = np.array([_TYPES.get(each.kind, each.kind) for each in operations])
-    every_stage, every_type = np.unique(stages).tolist(), np.unique(types).tolist()
-
-    def replay(keeps: Sequence[Mask]) -> list[float]:
-        """Return the mean step of each replay, in seconds."""
-        whole = (np.broadcast_to(keep, (len(operations), len(replicas))) for keep in keeps)
-        return [
-            float(each.mean()) for each in replay_steps(timeline.graph, timeline.seconds, ideal, [*whole])
-        ]
-
-    own_s, ideal_s, without_last_s = replay(
-        [np.array([[True]]), np.array([[False]]), stages[:, None] != every_stage[-1]]
-    )
+    replays = _Replays(timeline)
+    every = np.array([[True]])
+    not_last = replays.stages[:, None] != replays.stages.max()
+    own_s, ideal_s, without_last_s = replays.measure_steps([every, ~every, not_last])
     if ideal_s <= 0:
         return None
-    type_s = replay([types[:, None] == each for each in every_type])
-    stage_s = replay([stages[:, None] == each for each in every_stage])
-    replica_s = [float(each.mean()) for each in replay_replicas(timeline.graph, timeline.seconds, ideal)]
-    by_stage = {stage: each / ideal_s for stage, each in zip(every_stage, stage_s, strict=True)}
-    by_replica = {rank: each / ideal_s for rank, each in zip(replicas, replica_s, strict=True)}
-    by_worker = {
-        rank: min(by_replica[replica], by_stage[stage]) for (replica, stage), rank in timeline.ranks.items()
-    }
+    by_type = {str(name): step_s / ideal_s for name, step_s in replays.measure_parts(replays.types).items()}
+    by_stage = {stage: step_s / ideal_s for stage, step_s in replays.measure_parts(replays.stages).items()}
+    by_replica = {dp_rank: step_s / ideal_s for dp_rank, step_s in replays.measure_replicas().items()}
+    by_worker = {rank: min(by_replica[dp], by_stage[stage]) for (dp, stage), rank in timeline.ranks.items()}
     slowest = sorted(by_worker, key=lambda rank: (-by_worker[rank], rank))
     slowest = slowest[: -(-len(slowest) * _SLOWEST_PERCENT // 100)]
-    by_place = [[timeline.ranks[replica, stage] in slowest for replica in replicas] for stage in every_stage]
-    without_slowest_s = replay([~np.array(by_place)[stages]])[0]
     lost_s = own_s - ideal_s
-    by_type = sorted(zip(every_type, type_s, strict=True), key=lambda pair: -pair[1])
-    forwards = Counter(each.stage for each in operations if each.kind == FORWARD)
+    is_lost = lost_s > _MIN_LOST_RATIO * ideal_s
+    forwards = Counter(each.stage for each in timeline.operations if each.kind == FORWARD)
     return Slowdown(
         s=own_s / ideal_s,
-        by_operation={name: each / ideal_s for name, each in by_type},
+        by_operation=dict(sorted(by_type.items(), key=lambda item: -item[1])),
         by_dp_rank=by_replica,
         by_stage=by_stage,
         by_worker=by_worker,
-        m_s=(own_s - without_last_s) / lost_s if lost_s > _MIN_LOST_RATIO * ideal_s else None,
-        m_w=(own_s - without_slowest_s) / lost_s if lost_s > _MIN_LOST_RATIO * ideal_s else None,
+        m_s=(own_s - without_last_s) / lost_s if is_lost else None,
+        m_w=(own_s - replays.measure_without(slowest)) / lost_s if is_lost else None,
         slowest_ranks=tuple(slowest),
         workers=tuple(
-            PipelineWorker(rank=rank, dp_rank=replica, stage=stage)
-            for (replica, stage), rank in timeline.ranks.items()
+            PipelineWorker(rank=rank, dp_rank=dp, stage=stage) for (dp, stage), rank in timeline.ranks.items()
         ),
         recorded_step_ns=round(float(timeline.spans_ns.mean())),
         replayed_step_ns=round(1e9 * own_s),
@@ -147,14 +165,13 @@ def find_ideal_seconds(operations: tuple[Operation, ...], seconds: Floats) -> Fl
 
 def make_timeline(table: Columns) -> tuple[Timeline | None, tuple[Gap, ...]]:
     """Return the steps that can be replayed together, and gaps for what is left out."""
-    names = table.texts("operation")
+    names, gaps = table.texts("operation"), list[Gap]()
     is_known = np.array([word in KNOWN for word in names.words], np.bool_)[names.codes]
-    gaps = []
     if not is_known.all():
         unknown = [names.words[code] for code in np.unique(names.codes[~is_known])[:_MAX_NAMES]]
         gaps.append(make_gap("operations_unknown", names=unknown, count=int((~is_known).sum())))
         table = table.at(is_known)
-    stages = np.unique(table.ints("stage")) if len(table) else np.zeros(0)
+    stages = np.unique(table.ints("stage"))
     if not len(stages) or stages[0] != 0 or stages[-1] != len(stages) - 1:
         return None, (*gaps, make_gap("slowdown_stages_missing", stages=stages.tolist()[:_MAX_NAMES]))
     cells = _find_cells(table)
@@ -163,33 +180,23 @@ def make_timeline(table: Columns) -> tuple[Timeline | None, tuple[Gap, ...]]:
     rows, left_out = cells
     if left_out:
         gaps.append(make_gap("operation_steps_left_out", count=left_out, steps=left_out + rows.shape[1]))
-    starts_ns = table.ints("start_ns")[rows]
-    ends_ns = starts_ns + table.ints("duration_ns")[rows]
-    first = rows[:, 0, 0]
-    operations = tuple(
-        Operation(*values)
-        for values in zip(
-            (names.words[code] for code in table.texts("operation").codes[first].tolist()),
-            *(table.ints(name)[first].tolist() for name in ("stage", "sequence")),
-            starts_ns[:, 0, 0].tolist(),
-            ends_ns[:, 0, 0].tolist(),
-            *(table.ints(name, -1)[first].tolist() for name in ("chunk", "model_chunk", "micro_batch")),
+    ranks = {
+        (dp_rank, stage): rank
+        for dp_rank, stage, rank in zip(
+            *(table.ints(name)[rows[:, 0]].ravel().tolist() for name in ("dp_rank", "stage", "rank")),
             strict=True,
         )
-    )
-    try:
-        graph = build_graph(operations)
-    except CyclicStep:
-        return None, (*gaps, make_gap("slowdown_order_contradicts"))
-    of_replicas = table.ints("dp_rank")[rows[0, 0]].tolist()
-    ranks = {
-        (dp_rank, operation.stage): rank
-        for operation, in_replicas in zip(operations, table.ints("rank")[rows[:, 0]].tolist(), strict=True)
-        for dp_rank, rank in zip(of_replicas, in_replicas, strict=True)
     }
     if len({*ranks.values()}) < len(ranks):
         gap = make_gap("slowdown_ranks_repeated", workers=len(ranks), ranks=len({*ranks.values()}))
         return None, (*gaps, gap)
+    operations = _list_operations(table.at(rows[:, 0, 0]))
+    try:
+        graph = build_graph(operations)
+    except CyclicStep:
+        return None, (*gaps, make_gap("slowdown_order_contradicts"))
+    starts_ns = table.ints("start_ns")[rows]
+    ends_ns = starts_ns + table.ints("duration_ns")[rows]
     timeline = Timeline(
         operations=operations,
         graph=graph,
@@ -197,10 +204,28 @@ def make_timeline(table: Columns) -> tuple[Timeline | None, tuple[Gap, ...]]:
         starts_ns=starts_ns,
         ends_ns=ends_ns,
         steps=tuple(table.ints("step")[rows[0, :, 0]].tolist()),
-        dp_ranks=tuple(of_replicas),
+        dp_ranks=tuple(table.ints("dp_rank")[rows[0, 0]].tolist()),
         ranks=dict(sorted(ranks.items())),
     )
     return timeline, tuple(gaps)
+
+
+def _list_operations(rows: Columns) -> tuple[Operation, ...]:
+    """Return the operations of one step of one replica."""
+    starts = rows.ints("start_ns")
+    columns = (rows.ints(name).tolist() for name in ("chunk", "model_chunk", "micro_batch"))
+    return tuple(
+        Operation(*values)
+        for values in zip(
+            rows.texts("operation"),
+            rows.ints("stage").tolist(),
+            rows.ints("sequence").tolist(),
+            starts.tolist(),
+            (starts + rows.ints("duration_ns")).tolist(),
+            *columns,
+            strict=True,
+        )
+    )
 
 
 def _find_cells(table: Columns) -> tuple[Int64s, int] | None:
