@@ -452,9 +452,10 @@ class Search(Struct, frozen=True, kw_only=True):
     """Layouts of the job on ``devices`` devices, searched over all legal degrees and schemes.
 
     ``front``: the fastest layout for each amount of memory, fastest first; no other layout is faster with
-    less memory. ``best``: the fastest that fits with the reserve, else the fastest tight one; None if none
-    does. ``tried``: layouts estimated; ``left_out``: legal layouts beyond the limit of estimates.
-    ``fitting``: layouts that fit, tight ones too. ``smallest``: the estimate with the least memory.
+    less memory. ``best``: of the fastest within 1 % that fit with the reserve, the layout with the least
+    memory; else the fastest tight one; None if none does. ``tried``: layouts estimated; ``left_out``: legal
+    layouts beyond the limit of estimates. ``fitting``: layouts that fit, tight ones too. ``smallest``: the
+    estimate with the least memory.
     """
 
     devices: int

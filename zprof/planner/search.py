@@ -23,6 +23,8 @@ MAX_TRIED = 16_000
 #: Estimates of the suggestions that each plan has.
 MAX_SUGGESTED_TRIED = 800
 MAX_SUGGESTIONS = 6
+#: Steps that differ by less than this share count as equally fast: predictions are not more exact.
+_EQUAL_RATIO = 0.01
 _SHORT_PIPELINE = 8
 
 
@@ -66,7 +68,7 @@ def search_layouts(
         left_out=trials.left_out,
         fitting=len(trials.fitting),
         front=front,
-        best=next((found for found in front if found.fit is Fit.FITS), front[0] if front else None),
+        best=_choose_best(front),
         smallest=trials.smallest,
     )
 
@@ -156,7 +158,10 @@ class Trials:
         return possible, found
 
     def try_schedules(self) -> None:
-        """Try interleaved and zero-bubble schedules of pipelines that would win without their bubble."""
+        """Try interleaved schedules of pipelines that would win without their bubble.
+
+        Zero-bubble schedules are planned on request: Megatron-LM's own schedules are 1F1B and interleaved.
+        """
         pipelines = [found for found in self.fitting if found.layout.degrees.pipeline > 1]
         for found in sorted(pipelines, key=lambda each: each.step.wall_ns - each.step.idle_ns):
             without_bubble_ns = found.step.wall_ns - found.step.idle_ns
@@ -201,6 +206,17 @@ def _is_possible(estimate: Estimate) -> bool:
     return estimate.left_bytes + estimate.reserve_bytes >= 0
 
 
+def _choose_best(front: Sequence[Estimate]) -> Estimate | None:
+    """Return the smallest of the fastest layouts that fit with the reserve, else the fastest."""
+    fitting = [found for found in front if found.fit is Fit.FITS]
+    if not fitting:
+        return front[0] if front else None
+    limit_ns = fitting[0].step.wall_ns * (1 + _EQUAL_RATIO)
+    return min(
+        (found for found in fitting if found.step.wall_ns <= limit_ns), key=lambda each: each.peak_bytes
+    )
+
+
 def _rank(estimate: Estimate) -> tuple[bool, int, int]:
     return estimate.fit is Fit.TIGHT, estimate.step.wall_ns, estimate.peak_bytes
 
@@ -219,7 +235,6 @@ def _list_recompute(layout: Layout) -> Sequence[Recompute]:
 
 
 def _list_schedules(model: Transformer, layout: Layout) -> Iterator[Layout]:
-    yield replace(layout, schedule=PipelineSchedule.ZERO_BUBBLE)
     for virtual in list_virtual_degrees(model, layout):
         degrees = replace(layout.degrees, virtual=virtual)
         yield replace(layout, schedule=PipelineSchedule.INTERLEAVED, degrees=degrees)
