@@ -83,6 +83,12 @@ class ParallelDegrees(Struct, frozen=True, kw_only=True):
         return self.data * self.tensor * self.context * self.pipeline
 
     @property
+    def expert_tensor(self) -> int:
+        """Ranks that split each expert: the tensor-parallel ranks, unless the experts are spread over
+        ranks."""
+        return self.tensor if self.expert == 1 else 1
+
+    @property
     def replicas(self) -> int:
         """Copies of the sharded states."""
         return self.data * self.context // self.shard

@@ -165,7 +165,7 @@ def count_state_bytes(parts: StageParts, layout: Layout) -> float:
 def count_expert_shards(layout: Layout) -> float:
     """Return the ranks that share the optimizer state of one expert."""
     degrees = layout.degrees
-    return max(1.0, degrees.shard * degrees.tensor / degrees.expert)
+    return max(1.0, degrees.shard * degrees.tensor / (degrees.expert * degrees.expert_tensor))
 
 
 def stored_bytes(layout: Layout) -> int:

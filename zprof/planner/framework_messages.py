@@ -40,8 +40,8 @@ def time_data(dense: float, experts: float, layout: Layout, hardware: Hardware) 
     group = make_group(hardware, shards, degrees.tensor)
     gather, reduce = gather_ns(group, element * dense), reduce_ns(group, wire * dense)
     if experts:
-        expert_shards = max(1, round(shards * degrees.tensor / degrees.expert))
-        ring = make_group(hardware, expert_shards, degrees.expert)
+        expert_shards = max(1, round(shards * degrees.tensor / (degrees.expert * degrees.expert_tensor)))
+        ring = make_group(hardware, expert_shards, degrees.expert * degrees.expert_tensor)
         gather += gather_ns(ring, element * experts)
         reduce += reduce_ns(ring, wire * experts)
     if layout.stage and degrees.replicas > 1:

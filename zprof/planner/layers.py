@@ -171,18 +171,18 @@ def compute_layer_cost(model: Transformer, run: LayerRun, layout: Layout) -> Lay
         regathers=regions if gathers_again else 0,
         split_elements=elements.split_elements / sizes.ranks,
         replicated_elements=elements.replicated_elements,
-        expert_elements=elements.expert_elements / layout.degrees.expert,
+        expert_elements=elements.expert_elements / (layout.degrees.expert * layout.degrees.expert_tensor),
     )
 
 
 def _is_tensor_region(part: Mixer | FeedForward | None, layout: Layout) -> bool:
     """Return whether the part's tokens are gathered over the tensor-parallel ranks.
 
-    Megatron's routed experts take the tokens of each rank as they are.
+    Megatron's routed experts take the tokens of each rank as they are, unless the ranks split each expert.
     """
     if part is None or layout.degrees.tensor == 1:
         return False
-    is_routed = isinstance(part, Experts) and not part.shared_width
+    is_routed = isinstance(part, Experts) and not part.shared_width and layout.degrees.expert_tensor == 1
     return not (is_routed and layout.framework is Framework.MEGATRON)
 
 
@@ -343,18 +343,19 @@ def _cost_mlp(part: Mlp, sizes: _Sizes) -> PartCost:
 def _cost_experts(part: Experts, sizes: _Sizes) -> PartCost:
     """Return the cost of the experts on one rank, with tokens spread evenly over them."""
     t, e = sizes.tokens, sizes.element
-    rows = t * part.active / sizes.ranks
+    split = sizes.layout.degrees.expert_tensor
+    rows, width = t * part.active * split / sizes.ranks, part.width / split
     wide = part.latent_width or sizes.hidden
     shared = part.shared_width / sizes.ranks
     tensors = _count_inner_tensors(part.gated, sizes.layout)
     routed = rows * wide * e
-    saved = _norm_bytes(sizes) + rows * (wide * (sizes.saved_input + e) + part.width * tensors * e)
+    saved = _norm_bytes(sizes) + rows * (wide * (sizes.saved_input + e) + width * tensors * e)
     own = t / (sizes.ranks if sizes.layout.sequence_parallel else 1)
     saved += t * shared * tensors * e + own * part.experts * _FP32 + rows * (_FP32 + _INDEX_BYTES)
     local = max(1.0, part.experts / sizes.layout.degrees.expert)
     grouped = tuple(
         replace(product, is_grouped=True)
-        for product in _mlp_products(rows / local, wide, part.width, gated=part.gated, count=local)
+        for product in _mlp_products(rows / local, wide, width, gated=part.gated, count=local)
     )
     products = (*grouped, Product(rows=own, inner=sizes.hidden, columns=part.experts))
     if shared:
@@ -362,13 +363,13 @@ def _cost_experts(part: Experts, sizes: _Sizes) -> PartCost:
     if part.latent_width:
         products += (Product(rows=t, inner=sizes.hidden, columns=wide, count=2),)
     passes = _count_activation_passes(part.gated, sizes.layout)
-    again = _norm_output_bytes(sizes) + (rows * part.width + t * shared) * e
+    again = _norm_output_bytes(sizes) + (rows * width + t * shared) * e
     return PartCost(
         products=products,
         saved=saved,
         selective=saved - again,
-        work=rows * e * (3 * part.width + wide) + 2 * sizes.stream,
-        moved=_norm_moved(sizes) + 6 * routed + (rows * part.width + t * shared) * e * passes,
+        work=rows * e * (3 * width + wide) + 2 * sizes.stream,
+        moved=_norm_moved(sizes) + 6 * routed + (rows * width + t * shared) * e * passes,
         kernels=_count_kernels("experts", sizes.layout),
         routed=routed,
         active=part.active,
