@@ -40,7 +40,7 @@ class SimulateCommand:
         """Declare the simulated job and the output folder."""
         parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="output folder")
         parser.add_argument("--force", action="store_true", help="replace a simulation in DIR")
-        causes = [*HEALTHY, *CAUSES, *MESH_CAUSES]
+        causes = list(dict.fromkeys((*HEALTHY, *CAUSES, *MESH_CAUSES)))
         cause_help = f"cause to plant (default: %(default)s): {', '.join(causes)}"
         parser.add_argument("--cause", metavar="NAME", choices=causes, default="none", help=cause_help)
         for name, default, what in (
@@ -150,7 +150,7 @@ def build_job(arguments: argparse.Namespace) -> Job:
             return plant_mesh(job, arguments.cause, arguments.strength)
         except ValueError as error:
             raise BadInput(str(error), hint="see zprof simulate --help") from None
-    if arguments.cause in MESH_CAUSES:
+    if arguments.cause in MESH_CAUSES and arguments.cause not in CAUSES:
         raise BadInput(f"--cause {arguments.cause} needs --parallel", hint="see zprof simulate --help")
     job = make_job(
         seed=arguments.seed,

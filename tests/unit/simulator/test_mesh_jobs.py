@@ -4,6 +4,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,13 @@ from zprof.simulator.ground_truth import step_time_ns
 from zprof.simulator.job import Job
 from zprof.simulator.ledger import StepTruth
 from zprof.simulator.mesh.draw import draw_mesh_job
-from zprof.simulator.mesh.faults import MESH_CAUSES, plant_mesh_cause, remove_mesh_cause
+from zprof.simulator.mesh.faults import (
+    MESH_CAUSES,
+    change,
+    find_culprits,
+    plant_mesh_cause,
+    remove_mesh_cause,
+)
 from zprof.simulator.mesh.layout import Degrees, Schedule
 from zprof.simulator.mesh.ledger import list_bubbles
 from zprof.simulator.mesh.regular import make_mesh_job, plant_mesh
@@ -35,6 +42,7 @@ IN_WHICH = {
     "exposed_replica_all_reduce": Degrees(replica=2, data=2),
     "exposed_context_exchange": Degrees(context=4),
     "exposed_tensor_parallel": Degrees(pipeline=2, tensor=2),
+    "straggler_rank": Degrees(pipeline=2, tensor=2),
 }
 WRITTEN: dict[str, dict[str, Any]] = {
     "pipeline": {"degrees": Degrees(pipeline=2, data=2, tensor=2)},
@@ -89,6 +97,26 @@ def test_a_cause_costs_the_difference_between_two_simulations(cause: str) -> Non
     assert (measure_mesh_gain(planted, cause) or (0, 0))[0] == with_ns - without_ns
 
 
+def test_the_truth_names_the_ranks_that_are_the_cause() -> None:
+    job = make_mesh_job(degrees=Degrees(pipeline=2, data=2, expert=2, tensor=2), stage_layers=4)
+    slow = {rank: replace(job.ranks[0], gpu=1.2) for rank in range(4, 8)}
+    jobs = {
+        "slow_stage": replace(job, ranks=tuple(slow.get(rank, own) for rank, own in enumerate(job.ranks))),
+        "straggler_rank": replace(job, ranks=(*job.ranks[:5], slow[5], *job.ranks[6:])),
+        "stage_imbalance": change(job, layers=(3, 5)),
+        "unbalanced_recompute": change(job, recompute=(1.0, 0.0)),
+        "expert_imbalance": change(job, expert_loads=(0.6, 1.4)),
+        "sequence_length_imbalance": change(job, attention_factors=((1.3,) * 8, (0.7,) * 8)),
+        "exposed_dispatch": change(job, link_factors=(("expert", 0.1),)),
+    }
+    culprits = {cause: find_culprits(planted, cause) for cause, planted in jobs.items()}
+    assert culprits == {
+        "slow_stage": (4, 5, 6, 7), "straggler_rank": (5,), "stage_imbalance": (4, 5, 6, 7),
+        "unbalanced_recompute": (0, 1, 2, 3), "expert_imbalance": (2, 3, 6, 7),
+        "sequence_length_imbalance": (0, 1, 4, 5), "exposed_dispatch": (),
+    }  # fmt: skip
+
+
 def test_a_cause_that_cannot_occur_is_refused() -> None:
     for cause in MESH_CAUSES:
         with pytest.raises(ValueError, match=cause):
@@ -122,6 +150,8 @@ def test_a_drawn_cause_matters(cause: str) -> None:
 def test_drawn_jobs_are_given_by_their_seed() -> None:
     jobs = [draw_mesh_job(seed) for seed in (1, 2, 1)]
     assert jobs[0] == jobs[2] != jobs[1]
+    both = draw_mesh_job(1, "expert_imbalance+exposed_dispatch")
+    assert both.faults == ("expert_imbalance", "exposed_dispatch")
 
 
 @pytest.mark.parametrize("seed", [41, 42])

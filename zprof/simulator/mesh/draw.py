@@ -15,7 +15,7 @@ import numpy as np
 from zprof.simulator.draw import draw_dialect, draw_host, draw_starts, make_rng
 from zprof.simulator.ground_truth import step_time_ns
 from zprof.simulator.job import Job, Pace, hash_key
-from zprof.simulator.mesh.faults import can_have, plant_mesh_cause, remove_mesh_cause
+from zprof.simulator.mesh.faults import can_have, plant_mesh_cause
 from zprof.simulator.mesh.layout import DataMode, Degrees, Framework, Schedule
 from zprof.simulator.mesh.regular import make_mesh_job
 from zprof.simulator.mesh.truth import measure_mesh_gain
@@ -43,36 +43,37 @@ _SHAPES: Final = (
 
 
 def draw_mesh_job(seed: int, fault: str | None = None) -> Job:
-    """Draw a job. A planted cause is redrawn until its counterfactual gain is 3 to 45 % of the step.
+    """Draw a job. Planted causes (two are joined by "+") are redrawn until each costs 3 to 45 % of the step.
 
     Raises:
-        ValueError: The cause is unknown.
+        ValueError: A cause is unknown, or no job can have all of them.
     """
+    faults = tuple(fault.split("+")) if fault else ()
     best: tuple[float, Job] | None = None
     for attempt in range(_ATTEMPTS):
         key = hash_key(seed, fault or "", "mesh", attempt) >> 1
         rng = make_rng(key, "mesh")
-        job = draw_healthy_mesh(seed, key, rng, fault)
-        if fault is None:
+        job = draw_healthy_mesh(seed, key, rng, faults)
+        if not faults:
             return job
-        job = plant_mesh_cause(job, fault, rng, float(np.exp(rng.uniform(np.log(0.4), np.log(2.5)))))
-        if remove_mesh_cause(job, fault) in (None, job):
-            continue
+        for cause in faults:
+            strength = float(np.exp(rng.uniform(np.log(0.4), np.log(2.5))))
+            job = plant_mesh_cause(job, cause, rng, strength)
         schedule = run_job(job, record=False)
-        gain = measure_mesh_gain(job, fault, schedule)
-        share = (gain[0] if gain else 0) / step_time_ns(schedule)
-        if _SMALLEST <= share <= _LARGEST:
+        gains = [measure_mesh_gain(job, cause, schedule) for cause in faults]
+        shares = [(gain[0] if gain else 0) / step_time_ns(schedule) for gain in gains]
+        error = max(_SMALLEST - min(shares), max(shares) - _LARGEST)
+        if error <= 0:
             return job
-        error = max(_SMALLEST - share, share - _LARGEST)
         if best is None or error < best[0]:
             best = error, job
     assert best is not None
     return best[1]
 
 
-def draw_healthy_mesh(seed: int, key: int, rng: Rng, fault: str | None = None) -> Job:
-    """Draw a job without planted causes, in which `fault` can occur, with realistic imperfections."""
-    degrees = _draw_degrees(rng, fault)
+def draw_healthy_mesh(seed: int, key: int, rng: Rng, faults: tuple[str, ...] = ()) -> Job:
+    """Draw a job without planted causes, in which `faults` can occur, with realistic imperfections."""
+    degrees = _draw_degrees(rng, faults)
     ranks = degrees.pipeline
     schedule, virtual, micro_batches = _draw_schedule(rng, ranks)
     framework: Framework = ("megatron", "torch", "deepspeed")[int(rng.choice(3, p=[0.5, 0.35, 0.15]))]
@@ -118,13 +119,13 @@ def draw_healthy_mesh(seed: int, key: int, rng: Rng, fault: str | None = None) -
     )  # fmt: skip
 
 
-def _draw_degrees(rng: Rng, fault: str | None) -> Degrees:
-    """Draw dimensions in which a cause can occur."""
+def _draw_degrees(rng: Rng, faults: tuple[str, ...]) -> Degrees:
+    """Draw dimensions in which causes can occur."""
     for number in rng.permutation(len(_SHAPES)).tolist():
         degrees = Degrees(**_SHAPES[number])
-        if fault is None or can_have(make_mesh_job(degrees=degrees), fault):
+        if all(can_have(make_mesh_job(degrees=degrees), cause) for cause in faults):
             return degrees
-    raise ValueError(f"no job can have {fault}")
+    raise ValueError(f"no job can have {' and '.join(faults)}")
 
 
 def _draw_schedule(rng: Rng, ranks: int) -> tuple[Schedule, int, int]:

@@ -16,8 +16,9 @@ Rng = np.random.Generator
 MESH_CAUSES: Final[tuple[str, ...]] = (
     "slow_stage", "stage_imbalance", "micro_batches_too_few", "sequence_length_imbalance",
     "expert_imbalance", "exposed_dispatch", "exposed_replica_all_reduce", "exposed_context_exchange",
-    "exposed_tensor_parallel", "unbalanced_recompute",
+    "exposed_tensor_parallel", "unbalanced_recompute", "straggler_rank",
 )  # fmt: skip
+"""The last one is also a cause of jobs of one dimension: here, one rank of a stage is slow."""
 _SLOW_LINKS: Final = {
     "exposed_dispatch": "expert", "exposed_replica_all_reduce": "replica",
     "exposed_context_exchange": "context", "exposed_tensor_parallel": "tensor",
@@ -39,7 +40,13 @@ def change(job: Job, **fields: object) -> Job:
 
 
 def can_have(job: Job, cause: str) -> bool:
-    """Return True if a cause can occur in such a job."""
+    """Return True if a cause can occur in such a job.
+
+    Raises:
+        ValueError: The cause is unknown.
+    """
+    if cause not in MESH_CAUSES:
+        raise ValueError(f"unknown cause {cause!r} of a mesh: one of none, {', '.join(MESH_CAUSES)}")
     degrees, parallel = get_parallel(job).degrees, get_parallel(job)
     has_pipeline = degrees.pipeline > 1
     return {
@@ -53,6 +60,7 @@ def can_have(job: Job, cause: str) -> bool:
         "exposed_context_exchange": degrees.context > 1,
         "exposed_tensor_parallel": degrees.tensor > 1,
         "unbalanced_recompute": has_pipeline,
+        "straggler_rank": job.world > degrees.pipeline,
     }[cause]
 
 
@@ -62,8 +70,6 @@ def plant_mesh_cause(job: Job, cause: str, rng: Rng, strength: float) -> Job:
     Raises:
         ValueError: The cause is unknown or cannot occur in such a job.
     """
-    if cause not in MESH_CAUSES:
-        raise ValueError(f"unknown cause {cause!r} of a mesh: one of none, {', '.join(MESH_CAUSES)}")
     if not can_have(job, cause):
         raise ValueError(f"{cause} cannot occur in a job of these dimensions")
     job = replace(job, faults=(*job.faults, cause))
@@ -74,12 +80,21 @@ def plant_mesh_cause(job: Job, cause: str, rng: Rng, strength: float) -> Job:
     return _PLANTS[cause](job, rng, strength)
 
 
-def _slow_stage(job: Job, rng: Rng, strength: float) -> Job:
+def _plant_slow_stage(job: Job, rng: Rng, strength: float) -> Job:
     degrees = get_parallel(job).degrees
     stage = int(rng.integers(degrees.pipeline))
     slow = 1 + 0.25 * strength
     ranks = tuple(
         replace(pace, gpu=pace.gpu * slow) if degrees.locate(rank)["pipeline"] == stage else pace
+        for rank, pace in enumerate(job.ranks)
+    )
+    return replace(job, ranks=ranks)
+
+
+def _plant_straggler(job: Job, rng: Rng, strength: float) -> Job:
+    slow = int(rng.integers(job.world))
+    ranks = tuple(
+        replace(pace, gpu=pace.gpu * (1 + 0.25 * strength)) if rank == slow else pace
         for rank, pace in enumerate(job.ranks)
     )
     return replace(job, ranks=ranks)
@@ -151,12 +166,13 @@ def _plant_recompute(job: Job, rng: Rng, strength: float) -> Job:
 
 
 _PLANTS: Final[dict[str, Callable[[Job, Rng, float], Job]]] = {
-    "slow_stage": _slow_stage,
+    "slow_stage": _plant_slow_stage,
     "stage_imbalance": _plant_stage_imbalance,
     "micro_batches_too_few": _plant_few_micro_batches,
     "sequence_length_imbalance": _plant_long_sequences,
     "expert_imbalance": _plant_hot_expert,
     "unbalanced_recompute": _plant_recompute,
+    "straggler_rank": _plant_straggler,
 }
 
 
@@ -174,6 +190,9 @@ def remove_mesh_cause(job: Job, cause: str) -> Job | None:
         return change(job, link_factors=kept)
     if cause == "slow_stage":
         return _speed_up_stages(job)
+    if cause == "straggler_rank":
+        usual = float(np.median([pace.gpu for pace in job.ranks]))
+        return replace(job, ranks=tuple(replace(pace, gpu=min(pace.gpu, usual)) for pace in job.ranks))
     if cause == "stage_imbalance":
         even, more = divmod(sum(parallel.layers), parallel.stages)
         layers = tuple(even + (stage < more) for stage in range(parallel.stages))
@@ -207,3 +226,31 @@ def _speed_up_stages(job: Job) -> Job:
         for pace, stage in zip(job.ranks, stages, strict=True)
     )
     return replace(job, ranks=ranks)
+
+
+def find_culprits(job: Job, cause: str) -> tuple[int, ...]:
+    """Return the ranks with the slow or the most work; none if all ranks of a role share the cause."""
+    parallel = get_parallel(job)
+    degrees = parallel.degrees
+    places = [degrees.locate(rank) for rank in range(job.world)]
+    if cause == "straggler_rank":
+        return (max(range(job.world), key=lambda rank: job.ranks[rank].gpu),)
+    if cause in ("slow_stage", "stage_imbalance", "unbalanced_recompute"):
+        work = [0.0] * degrees.pipeline
+        for stage, layers in enumerate(parallel.layers):
+            work[stage % degrees.pipeline] += parallel.recompute_share(stage) * layers
+        if cause == "slow_stage":
+            work = [job.ranks[[p["pipeline"] for p in places].index(s)].gpu for s in range(degrees.pipeline)]
+        slow = degrees.pipeline - 1 if cause == "stage_imbalance" else int(np.argmax(work))
+        return tuple(rank for rank, place in enumerate(places) if place["pipeline"] == slow)
+    if cause == "expert_imbalance":
+        hot = int(np.argmax(parallel.expert_loads))
+        return tuple(rank for rank, place in enumerate(places) if place["data"] % degrees.expert == hot)
+    if cause == "sequence_length_imbalance":
+        longest = int(np.argmax([sum(row) for row in parallel.attention_factors]))
+        return tuple(
+            rank
+            for rank, place in enumerate(places)
+            if place["data"] + place["replica"] * degrees.data == longest
+        )
+    return ()

@@ -18,7 +18,7 @@ from zprof.simulator.ground_truth import (
 from zprof.simulator.job import Job
 from zprof.simulator.kineto import write_traces
 from zprof.simulator.ledger import find_origin, list_collectives, measure_steps
-from zprof.simulator.mesh.faults import get_parallel, remove_mesh_cause
+from zprof.simulator.mesh.faults import find_culprits, get_parallel, remove_mesh_cause
 from zprof.simulator.mesh.layout import ROLES, Parallelism, list_groups
 from zprof.simulator.mesh.ledger import BubbleTruth, RoleTruth, list_bubbles, list_roles
 from zprof.simulator.run import run_job
@@ -36,6 +36,8 @@ class MeshTruth(Truth):
     bubbles: tuple[BubbleTruth, ...]
     fixed_step_time_ns: dict[str, int]
     """By planted cause, the step of the same job without it."""
+    culprits: dict[str, tuple[int, ...]]
+    """By planted cause, the ranks that are slow or have the most work; none for links and micro-batches."""
 
 
 def measure_mesh_gain(job: Job, cause: str, with_cause: Schedule | None = None) -> tuple[int, int] | None:
@@ -73,6 +75,7 @@ def describe_truth(job: Job, schedule: Schedule, causes: Iterable[str] = ()) -> 
         roles=list_roles(schedule),
         bubbles=list_bubbles(schedule),
         fixed_step_time_ns={c: step_ns - gain[0] for c in job.faults if (gain := gains[c])},
+        culprits={cause: find_culprits(job, cause) for cause in job.faults},
     )  # fmt: skip
 
 
