@@ -32,6 +32,7 @@ class DiagnoseCommand:
       zprof diagnose zero3.zprof --baseline ddp.zprof -f json
       zprof diagnose traces/ --expected-busbw 180
       zprof diagnose snapshot.pickle                what holds the memory of a GPU
+      zprof diagnose operations.parquet             which stage or worker slows a pipeline
     """
 
     name = "diagnose"
