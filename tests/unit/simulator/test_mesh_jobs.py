@@ -28,7 +28,7 @@ from zprof.simulator.mesh.faults import (
     plant_mesh_cause,
     remove_mesh_cause,
 )
-from zprof.simulator.mesh.layout import Degrees, Schedule
+from zprof.simulator.mesh.layout import Degrees, Framework, Schedule
 from zprof.simulator.mesh.ledger import list_bubbles
 from zprof.simulator.mesh.regular import make_mesh_job, plant_mesh
 from zprof.simulator.mesh.truth import MeshTruth, measure_mesh_gain, write_mesh_job
@@ -272,3 +272,33 @@ def check_roles(truth: MeshTruth) -> None:
     for step in truth.per_step:
         exposed = step.exposed_wait_ns + step.exposed_transfer_ns
         assert 0.8 * exposed - 500_000 <= by_step[step.rank, step.step] <= exposed + 5_000
+
+
+@pytest.mark.parametrize(
+    ("framework", "names"),
+    [
+        ("megatron", {"INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP",
+                      "INTER_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP", "PIPELINE_MODEL_PARALLEL_GROUP",
+                      "MODEL_PARALLEL_GROUP"}),
+        ("torch", {"mesh_dp_shard", "mesh_dp_replicate", "mesh_pp"}),
+        ("deepspeed", {"undefined", "default_pg"}),
+    ],
+)  # fmt: skip
+def test_groups_have_the_names_of_the_framework(
+    framework: Framework, names: set[str], tmp_path: Path
+) -> None:
+    degrees = Degrees(pipeline=2, replica=2, data=2)
+    job = make_mesh_job(degrees=degrees, framework=framework, steps=1, micro_batches=2, stage_layers=1)
+    truth = write_mesh_job(job, tmp_path)
+    described: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for rank in truth.ranks:
+        document = json.loads(gzip.decompress((tmp_path / f"rank{rank}.json.gz").read_bytes()))
+        for event in document["traceEvents"]:
+            args = event.get("args", {})
+            if "Process Group Description" in args:
+                ranks = json.loads(args["Process Group Ranks"])
+                assert rank in ranks
+                described[args["Process Group Description"]].add(tuple(ranks))
+    assert set(described) == names
+    groups = {group for rows in described.values() for group in rows}
+    assert set(truth.groups["data"]) | set(truth.groups["pipeline"]) <= groups

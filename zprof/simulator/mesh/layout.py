@@ -28,17 +28,18 @@ _VARIES: Final[dict[int, frozenset[str]]] = {
 }
 """Dimensions along which the members of a group differ; an expert group is a part of a data group."""
 _MEGATRON: Final = {
-    DATA: "DATA_PARALLEL_GROUP_WITH_CP", REPLICA: "INTER_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP",
+    DATA: "DATA_PARALLEL_GROUP_WITH_CP", REPLICA: "INTER_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP",
     TENSOR: "TENSOR_MODEL_PARALLEL_GROUP", CONTEXT: "CONTEXT_PARALLEL_GROUP",
     EXPERT: "EXPERT_MODEL_PARALLEL_GROUP", PIPELINE: "PIPELINE_MODEL_PARALLEL_GROUP",
     MODEL: "MODEL_PARALLEL_GROUP",
 }  # fmt: skip
-"""`group_desc` in Megatron-Core's `parallel_state.py`."""
+"""`group_desc` in Megatron-Core's `parallel_state.py`; with replicas, see `_MEGATRON_SHARDS`."""
+_MEGATRON_SHARDS: Final = "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP"
 _TORCH: Final = {
     DATA: "mesh_dp_shard_cp", REPLICA: "mesh_dp_replicate", TENSOR: "mesh_tp", CONTEXT: "mesh_cp",
-    EXPERT: "mesh_ep", PIPELINE: "mesh_pp", MODEL: "mesh_pp_tp",
+    EXPERT: "mesh_ep", PIPELINE: "mesh_pp",
 }  # fmt: skip
-"""Names of a torch device mesh, with the dimensions of torchtitan's."""
+"""Names of a torch device mesh (`mesh_` and the dimension), with the dimensions of torchtitan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,6 +152,13 @@ class MeshGroups:
     def __init__(self, parallel: Parallelism) -> None:
         self.degrees = parallel.degrees
         self.framework = parallel.framework
+        names = {"megatron": _MEGATRON, "torch": _TORCH}.get(parallel.framework, {})
+        self.names = dict(names)
+        """Descriptions by communicator; torch writes "undefined" for others, as for all of DeepSpeed's."""
+        if parallel.framework == "megatron" and self.degrees.replica > 1:
+            self.names[DATA] = _MEGATRON_SHARDS
+        if parallel.framework == "torch" and self.degrees.context == 1:
+            self.names[DATA] = "mesh_dp_shard" if parallel.data_mode != "ddp" else "mesh_dp"
         self.first: dict[int, int] = {}
         number = 1
         for comm in range(1, len(ROLES)):
@@ -159,7 +167,8 @@ class MeshGroups:
 
     def list_comms(self) -> list[int]:
         """Return the communicators of a rank that have more than one member."""
-        return [WORLD] + [c for c in self.first if len(list_groups(self.degrees, c)[0]) > 1]
+        unused = MODEL if self.framework != "megatron" else WORLD
+        return [WORLD] + [c for c in self.first if c != unused and len(list_groups(self.degrees, c)[0]) > 1]
 
     def describe(self, comm: int, rank: int) -> tuple[str, str, list[int]]:
         """Return name, description and members of a communicator of a rank."""
@@ -167,5 +176,4 @@ class MeshGroups:
         members = list(list_mesh_members(self.degrees, comm, group))
         if comm == WORLD:
             return "0", "default_pg", members
-        names = {"megatron": _MEGATRON, "torch": _TORCH}.get(self.framework, {})
-        return str(self.first[comm] + group), names.get(comm, "undefined"), members
+        return str(self.first[comm] + group), self.names.get(comm, "undefined"), members
