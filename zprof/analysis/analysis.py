@@ -107,7 +107,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
     if run.manifest.source == OPERATION_TIMELINE:
         return _analyse_operations(run)
     time, memory = analyse_time(run, policy), analyse_memory(run)
-    return RunAnalysis(
+    analysis = RunAnalysis(
         run=describe_run(run),
         training=run.manifest.training,
         time=time.time,
@@ -128,6 +128,14 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         hang=_find_hang(run),
         endings=find_endings(run),
     )
+    return _with_mesh(analysis)
+
+
+def _with_mesh(analysis: RunAnalysis) -> RunAnalysis:
+    """Return the analysis with the roles of its process groups."""
+    from zprof.analysis.mesh.measure import measure_mesh
+
+    return replace(analysis, time=replace(analysis.time, mesh=measure_mesh(analysis)))
 
 
 def analyse_memory_only(run: Run) -> RunAnalysis:
@@ -160,7 +168,7 @@ def analyse_time_only(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Run
     if run.manifest.source == OPERATION_TIMELINE:
         return _analyse_operations(run)
     time = analyse_time(run, policy)
-    return RunAnalysis(
+    analysis = RunAnalysis(
         run=describe_run(run),
         training=run.manifest.training,
         time=time.time,
@@ -180,6 +188,7 @@ def analyse_time_only(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Run
         engine=find_engine(run),
         endings=find_endings(run),
     )
+    return _with_mesh(analysis)
 
 
 def _analyse_hang(run: Run) -> RunAnalysis:

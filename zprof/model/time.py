@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from zprof.model.mesh import Mesh
 from zprof.model.quantities import Bound, Bounds, combine_bounds, negate_bound
 from zprof.model.slowdown import Slowdown
 
@@ -405,6 +406,7 @@ class Time(Struct, frozen=True, kw_only=True):
 
     ``step_noise_ns``: the means of two recordings of this job differ by no more than this in 95 % of cases;
     None if there are too few steps to estimate it. ``slowdown``: of an operation timeline, else None.
+    ``mesh``: roles of the process groups and time by role; None for jobs with one kind of group.
     """
 
     per_rank: tuple[RankTime, ...] = ()
@@ -421,6 +423,7 @@ class Time(Struct, frozen=True, kw_only=True):
     lateness: tuple[StepLateness, ...] = ()
     step_noise_ns: int | None = None
     slowdown: Slowdown | None = None
+    mesh: Mesh | None = None
 
     @property
     def bounds_by_rank(self) -> Mapping[int, Bounds]:

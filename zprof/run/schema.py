@@ -316,6 +316,10 @@ OPERATIONS = pa.schema(
     ]
 )
 
+#: One row per process group that a trace describes. ``group``: its name in ``collectives``; ``description``:
+#: the program's ("mesh_dp_shard", "TENSOR_MODEL_PARALLEL_GROUP").
+PROCESS_GROUP = pa.schema([make_column("group", TEXT), make_column("description", TEXT)])
+
 TABLES: dict[str, pa.Schema] = {
     "events": EVENTS,
     "collectives": COLLECTIVES,
@@ -334,6 +338,7 @@ TABLES: dict[str, pa.Schema] = {
     "flight_stack": STACK,
     "flight_thread": FLIGHT_THREAD,
     "operations": OPERATIONS,
+    "process_group": PROCESS_GROUP,
     # the same tables for the window before the first step
     "init_alloc": ALLOC,
     "init_role": ROLE,

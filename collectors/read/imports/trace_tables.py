@@ -13,6 +13,7 @@ from zprof.collectors.read.kineto.convert import (
     Tables,
     build_event_columns,
     convert_collectives,
+    convert_groups,
     list_read_gaps,
 )
 from zprof.collectors.read.kineto.device.metadata import detect_device, find_unknown_lanes
@@ -45,6 +46,8 @@ def write_trace_tables(job: TraceJob, on_bytes: Callable[[int], None]) -> RankFa
             collectives, gaps = convert_collectives(trace)
             steps = mark_steps(trace)
             small_tables: Tables = {"collectives": collectives, "mark": steps.columns}
+            if (groups := convert_groups(trace))["group"]:
+                small_tables["process_group"] = groups
             files = {name: write_provisional(folder, name, columns) for name, columns in small_tables.items()}
             files = {"events": events.result(), **files}
         header, lanes = trace.header, find_unknown_lanes(trace)

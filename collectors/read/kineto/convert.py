@@ -41,6 +41,8 @@ _NOT_EVENTS = ("Trace", "")
 #: Thread of events whose ``tid`` is not a number.
 _NO_THREAD = -1
 BY_COMM_RANGE = "range"
+#: Described groups of a rank, and characters of a description, that are kept.
+MAX_GROUPS, MAX_DESCRIPTION = 4096, 200
 
 
 def convert_trace(trace: Trace) -> tuple[Tables, list[Gap]]:
@@ -67,6 +69,15 @@ def convert_collectives(trace: Trace) -> tuple[dict[str, list[Any]], list[Gap]]:
     waits = _key_by_group_name(index_by_collective(spans, RangeVerb.WAIT), groups)
     rows = [_add_times_to_row(row, launches, waits) for row in (*range_rows, *gloo_rows, *device_rows)]
     return build_collective_columns(rows), range_gaps + gloo_gaps + device_gaps
+
+
+def convert_groups(trace: Trace) -> dict[str, list[Any]]:
+    """Return the columns of ``process_group``: the described groups, by their name in ``collectives``."""
+    header = trace.header
+    resolver = GroupResolver(header.groups, header.world_size, header.rank)
+    described = [(resolver.resolve(group.name)[0], group.description) for group in header.groups]
+    known = [(name, text[:MAX_DESCRIPTION]) for name, text in described if text][:MAX_GROUPS]
+    return {"group": [name for name, _ in known], "description": [text for _, text in known]}
 
 
 class SequenceNumbers:

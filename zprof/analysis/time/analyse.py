@@ -111,6 +111,7 @@ COLLECTIVE_COLUMNS = (
     "instance",
     "matched",
     "first_of_window",
+    "peer_rank",
 )
 _TEXTS = ("kind", "group", "dtype", "unit", "late_reason")
 #: CPU time to load and measure a rank, as a fixed part and per million events; measured on one core.
