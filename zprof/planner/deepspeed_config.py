@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from zprof.base.errors import BadInput
 from zprof.base.formatting import printable, shorten
 from zprof.model.layout import ComputePrecision, EngineBuffers, OptimizerKind
+from zprof.planner.stated_files import name_parse_error, read_stated_file
 
 #: Configurations have a few hundred lines.
 MAX_FILE_BYTES = 256 * 1024
@@ -137,21 +138,11 @@ def _is_offloaded(zero: "_Table", key: str) -> bool:
 
 
 def _parse_json(path: Path) -> Mapping[str, Any]:
-    try:
-        if path.exists() and not path.is_file():  # opening a pipe would block; a device might never end
-            raise BadInput(f"{path}: not a file")
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadInput(f"{path}: cannot be read: {reason}") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise BadInput(f"{path}: larger than {MAX_FILE_BYTES} bytes: not a DeepSpeed configuration")
+    content = read_stated_file(path, max_bytes=MAX_FILE_BYTES, what="a DeepSpeed configuration")
     try:
         found = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        reason = shorten(printable(str(error).splitlines()[0] if str(error) else type(error).__name__), 60)
-        raise BadInput(f"{path}: not valid JSON: {reason}") from error
+        raise BadInput(f"{path}: not valid JSON: {name_parse_error(error)}") from error
     if not isinstance(found, dict):
         raise BadInput(f"{path}: not a JSON object", hint="give a ds_config.json of DeepSpeed")
     return found

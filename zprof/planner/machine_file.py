@@ -32,6 +32,7 @@ from msgspec.structs import asdict
 
 from zprof.base.errors import BadInput
 from zprof.model.machines import MACHINES, Hardware, find_machine
+from zprof.planner.stated_files import name_parse_error, read_stated_file
 
 #: A machine description has a few lines; a larger file is something else.
 MAX_FILE_BYTES = 64 * 1024
@@ -113,24 +114,12 @@ def read_hardware(path: Path) -> Hardware:
 
 
 def _parse_toml(path: Path) -> dict[str, Any]:
-    try:
-        if path.exists() and not path.is_file():  # opening a pipe would block; a device might never end
-            raise BadInput(f"{path}: not a file")
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadInput(f"{path}: cannot be read: {reason}") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise BadInput(f"{path}: larger than {MAX_FILE_BYTES} bytes: not a machine description")
+    content = read_stated_file(path, max_bytes=MAX_FILE_BYTES, what="a machine description")
     try:
         return tomllib.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        first = _shorten_value(
-            str(error).splitlines()[0] if str(error) else type(error).__name__, quoted=False
-        )
         raise BadInput(
-            f"{path}: not valid TOML: {first}", hint="see docs/planner.md for an example"
+            f"{path}: not valid TOML: {name_parse_error(error)}", hint="see docs/planner.md for an example"
         ) from error
 
 

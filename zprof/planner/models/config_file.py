@@ -29,6 +29,7 @@ from zprof.model.transformer import (
 )
 from zprof.planner.models.config_values import MAX_LAYERS, MAX_ROWS, ConfigValues
 from zprof.planner.models.counting import count_parameters
+from zprof.planner.stated_files import name_parse_error, read_stated_file
 
 #: A released config.json has up to 6 MB: some list every quantized module.
 _MAX_BYTES = 1 << 24
@@ -185,29 +186,26 @@ def read_model_config(path: Path) -> NamedModel:
     Raises:
         BadInput: the file cannot be read, is too large, is not JSON, or is not such a configuration.
     """
+    hint = "give the config.json of a model"
+    path = _find_config(path)
     where = printable(path)
-    try:
-        if path.is_dir():
-            path = path / "config.json"
-            where = printable(path)
-        if path.exists() and not path.is_file():
-            raise BadInput(f"{where}: not a regular file", hint="give the config.json of a model")
-        with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a path with a NUL character
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise BadInput(f"{where}: {reason}", hint="give the config.json of a model") from None
-    if len(content) > _MAX_BYTES:
-        raise BadInput(f"{where}: more than {_MAX_BYTES:,} bytes", hint="give the config.json of a model")
+    content = read_stated_file(path, max_bytes=_MAX_BYTES, what="the config.json of a model", hint=hint)
     try:
         config = msgspec.json.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        reason = printable(str(error).splitlines()[0]) if str(error) else type(error).__name__
-        raise BadInput(f"{where}: not JSON ({reason})", hint="give the config.json of a model") from None
+        raise BadInput(f"{where}: not JSON ({name_parse_error(error)})", hint=hint) from None
     if not isinstance(config, dict):
-        raise BadInput(f"{where}: not a JSON object", hint="give the config.json of a model")
+        raise BadInput(f"{where}: not a JSON object", hint=hint)
     name = path.parent.name if path.name == "config.json" else path.stem
     return parse_config(config, where=where, name=name)
+
+
+def _find_config(path: Path) -> Path:
+    """Return the config.json of a folder, else the path itself."""
+    try:
+        return path / "config.json" if path.is_dir() else path
+    except (OSError, ValueError):  # too long, or with a NUL character: reading it says so
+        return path
 
 
 def parse_config(config: Mapping[str, Any], *, where: str = "config.json", name: str = "") -> NamedModel:
