@@ -3,7 +3,7 @@
 A description decides ("TENSOR_MODEL_PARALLEL_GROUP" of Megatron-Core, "mesh_dp_shard_cp" of torch's device
 mesh). Without one:
 
-    only sends and receives    pipeline; context if each rank sends to one peer and receives from another (a
+    mostly sends, receives     pipeline; context if each rank sends to one peer and receives from another (a
     ring) mostly all_to_all          expert other collectives          the groups with the smallest distance
     between ranks are tensor-parallel, if there are
                                groups with a larger distance too; groups that only all_reduce beside others
@@ -28,7 +28,7 @@ _PATTERNS: Sequence[tuple[re.Pattern[str], GroupRole]] = tuple(
     (re.compile(pattern), role)
     for pattern, role in (
         (r"\bpp tp\b|\btp pp\b|^model parallel|embedding|\bworld\b", GroupRole.OTHER),
-        (r"replicate|replica|inter distributed", GroupRole.REPLICA),
+        (r"replicate|replica|inter (distributed|partial)", GroupRole.REPLICA),
         (r"expert.*(data|dp)|\bedp\b", GroupRole.SHARD),
         (r"expert.*tensor|tensor", GroupRole.TENSOR),
         (r"expert|\bep\b|moe", GroupRole.EXPERT),
@@ -40,6 +40,8 @@ _PATTERNS: Sequence[tuple[re.Pattern[str], GroupRole]] = tuple(
 )
 #: Share of a group's rows that are all_to_all in a group of experts.
 _ROUTED_RATIO = 0.5
+#: Share of a pipeline's or a ring's rows that are sends and receives; the rest are its norms of gradients.
+_MESSAGE_RATIO = 0.5
 
 
 class _Group(Struct, frozen=True, kw_only=True):
@@ -122,7 +124,7 @@ def _is_ring(ranks: np.ndarray, peers: np.ndarray, kinds: np.ndarray) -> bool:
 
 def _infer_role(group: _Group, groups: Sequence[_Group]) -> GroupRole:
     messages = sum(share for kind, share in group.kinds.items() if kind in _MESSAGES)
-    if messages == 1.0:
+    if messages >= _MESSAGE_RATIO:
         return GroupRole.CONTEXT if group.is_ring else GroupRole.PIPELINE
     if group.kinds.get(CollectiveKind.ALL_TO_ALL.value, 0.0) >= _ROUTED_RATIO:
         return GroupRole.EXPERT

@@ -1,0 +1,127 @@
+"""Roles of process groups, exposed time by role and the bubble, against the truth of simulated jobs."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from zprof.analysis.analysis import RunAnalysis, analyse
+from zprof.analysis.mesh.measure import measure_mesh
+from zprof.analysis.mesh.roles import read_description
+from zprof.collectors.read.imports.import_paths import import_paths
+from zprof.model.mesh import GroupRole, Mesh, RoleBasis
+from zprof.run.reader import load
+from zprof.simulator.mesh.layout import Degrees
+from zprof.simulator.mesh.regular import make_mesh_job
+from zprof.simulator.mesh.truth import MeshTruth, write_mesh_job
+
+JOBS: dict[str, dict[str, Any]] = {
+    "3d": {"degrees": Degrees(pipeline=4, data=2, tensor=2)},
+    "interleaved": {"degrees": Degrees(pipeline=4), "schedule": "interleaved", "framework": "torch"},
+    "hybrid": {"degrees": Degrees(replica=2, data=4)},
+    "ring": {"degrees": Degrees(data=2, context=4)},
+    "experts": {"degrees": Degrees(data=4, expert=4)},
+    "tensor": {"degrees": Degrees(data=2, tensor=4)},
+}
+#: The simulator's names of roles.
+ROLES = {"data": GroupRole.SHARD, "model": GroupRole.OTHER}
+
+
+@pytest.fixture(scope="module", params=JOBS)
+def job(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[RunAnalysis, MeshTruth]:
+    folder = tmp_path_factory.mktemp(request.param)
+    truth = write_mesh_job(make_mesh_job(**JOBS[request.param]), folder / "traces")
+    import_paths([folder / "traces"], folder / "run.zprof")
+    return analyse(load(folder / "run.zprof")), truth
+
+
+def true_roles(truth: MeshTruth) -> dict[str, GroupRole]:
+    """The role of each group with messages, by its name in tables."""
+    roles: dict[str, GroupRole] = {}
+    for role, groups in truth.groups.items():
+        for ranks in groups:
+            if role != "world" and len(ranks) > 1:
+                roles.setdefault(",".join(map(str, ranks)), ROLES.get(role) or GroupRole(role))
+    return roles
+
+
+def test_roles_follow_from_descriptions(job: tuple[RunAnalysis, MeshTruth]) -> None:
+    analysis, truth = job
+    mesh = measure_mesh(analysis)
+    assert mesh is not None
+    known = true_roles(truth)
+    assert {group.basis for group in mesh.groups} == {RoleBasis.DESCRIPTION}
+    assert {g.group: g.role for g in mesh.groups if g.group in known} == {
+        g.group: known[g.group] for g in mesh.groups if g.group in known
+    }
+
+
+def test_roles_follow_from_messages_alone(job: tuple[RunAnalysis, MeshTruth]) -> None:
+    analysis, truth = job
+    mesh = measure_mesh(replace(analysis, source=None))
+    assert mesh is not None
+    known = true_roles(truth)
+    wrong = {
+        g.group: (g.role, known[g.group])
+        for g in mesh.groups
+        if g.group in known and known[g.group] is not GroupRole.OTHER and g.role is not known[g.group]
+    }
+    assert not wrong
+    assert {group.basis for group in mesh.groups} == {RoleBasis.MESSAGES}
+
+
+def test_exposed_time_by_role_is_that_of_the_ledger_of_truth(job: tuple[RunAnalysis, MeshTruth]) -> None:
+    analysis, truth = job
+    mesh = measure_mesh(analysis)
+    assert mesh is not None
+    count = len(analysis.steps)
+    for entry in mesh.roles:
+        true = [each for each in truth.roles if (ROLES.get(each.role) or GroupRole(each.role)) is entry.role]
+        transfer = sum(each.exposed_transfer_ns for each in true) / count
+        wait = sum(each.exposed_wait_ns for each in true) / count
+        assert entry.exposed_transfer_ns == pytest.approx(transfer, rel=0.05, abs=50_000)
+        assert entry.exposed_wait_ns == pytest.approx(wait, rel=0.05, abs=50_000)
+
+
+def test_the_bubble_is_that_of_equal_stages(job: tuple[RunAnalysis, MeshTruth]) -> None:
+    analysis, truth = job
+    mesh = measure_mesh(analysis)
+    assert mesh is not None
+    if not mesh.list_groups(GroupRole.PIPELINE):
+        assert mesh.bubble is None
+        return
+    assert mesh.bubble is not None
+    assert mesh.bubble.stages == 4
+    assert (mesh.bubble.micro_batches, mesh.bubble.virtual) == (16, truth.parallel.virtual)
+    assert mesh.bubble.share_ratio == pytest.approx(mesh.bubble.ideal_ratio, rel=0.1)
+
+
+def test_a_job_with_one_kind_of_group_has_no_mesh(job: tuple[RunAnalysis, MeshTruth]) -> None:
+    analysis, _ = job
+    groups = list(analysis.collectives.texts("group"))
+    one = analysis.collectives.at([index for index, group in enumerate(groups) if group == groups[0]])
+    mesh: Mesh | None = measure_mesh(replace(analysis, collectives=one))
+    assert mesh is None or len({group.role for group in mesh.groups}) == 1
+
+
+@pytest.mark.parametrize(
+    ("description", "role"),
+    [
+        ("TENSOR_MODEL_PARALLEL_GROUP", GroupRole.TENSOR),
+        ("EXPERT_DATA_PARALLEL_GROUP", GroupRole.SHARD),
+        ("EXPERT_MODEL_PARALLEL_GROUP", GroupRole.EXPERT),
+        ("DATA_PARALLEL_GROUP_WITH_CP", GroupRole.SHARD),
+        ("mesh_dp_replicate", GroupRole.REPLICA),
+        ("mesh_dp_shard_cp", GroupRole.SHARD),
+        ("INTER_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP", GroupRole.REPLICA),
+        ("mesh_pp_tp", GroupRole.OTHER),
+        ("MODEL_PARALLEL_GROUP", GroupRole.OTHER),
+        ("default_pg", None),
+        ("undefined", None),
+        ("", None),
+    ],
+)
+def test_descriptions_of_frameworks(description: str, role: GroupRole | None) -> None:
+    assert read_description(description) is role
