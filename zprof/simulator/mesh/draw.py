@@ -14,7 +14,7 @@ import numpy as np
 
 from zprof.simulator.draw import draw_dialect, draw_host, draw_starts, make_rng
 from zprof.simulator.ground_truth import step_time_ns
-from zprof.simulator.job import Job, Pace, hash_key
+from zprof.simulator.job import Job, Pace, Start, hash_key
 from zprof.simulator.mesh.faults import can_have, plant_mesh_cause
 from zprof.simulator.mesh.layout import DataMode, Degrees, Framework, Schedule
 from zprof.simulator.mesh.regular import make_mesh_job
@@ -111,12 +111,22 @@ def draw_healthy_mesh(seed: int, key: int, rng: Rng, faults: tuple[str, ...] = (
     host = replace(draw_host(rng), python_ns=int(rng.integers(5_000, 12_000)), hiccup_rate=0.0)
     return replace(
         job, key=key, dialect=dialect, host=host, noise=float(rng.uniform(0.002, 0.015)),
-        starts=tuple(replace(start, stall_ns=0) for start in draw_starts(rng, degrees.world, skewed=False)),
+        starts=_draw_host_starts(rng, degrees.world, job.cluster.ranks_per_node),
         ranks=tuple(
             Pace(gpu=float(1 + abs(rng.normal(0, 0.003))), host=float(1 + abs(rng.normal(0, 0.02))))
             for _ in range(degrees.world)
         ),
     )  # fmt: skip
+
+
+def _draw_host_starts(rng: Rng, world: int, per_host: int) -> tuple[Start, ...]:
+    """Draw how the ranks enter the window; ranks of a host have one clock, and none stalls."""
+    starts = draw_starts(rng, world, skewed=False)
+    clocks = [starts[rank // per_host * per_host] for rank in range(world)]
+    return tuple(
+        replace(start, stall_ns=0, clock_offset_ns=clock.clock_offset_ns, clock_drift=clock.clock_drift)
+        for start, clock in zip(starts, clocks, strict=True)
+    )
 
 
 def _draw_degrees(rng: Rng, faults: tuple[str, ...]) -> Degrees:
