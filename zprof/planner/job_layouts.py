@@ -112,7 +112,9 @@ def _choose_schemes(request: PlanRequest) -> tuple[Scheme, ...]:
         case Framework.DDP:
             return (Scheme.DATA_PARALLEL,)
         case Framework.DEEPSPEED:
-            return stages[1:] if request.stage is None else (stages[request.stage],)
+            if request.stage is None:
+                return stages[1:2] if request.pp > 1 else stages[1:]
+            return (stages[request.stage],)
         case Framework.FSDP2:
             return (Scheme.ZERO_3,)
         case Framework.MEGATRON:

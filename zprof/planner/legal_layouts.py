@@ -187,6 +187,11 @@ def refuse_illegal(model: Transformer, layout: Layout) -> None:
             f"tp {degrees.tensor} does not divide the heads, the hidden size and the MLP",
             hint=f"one of {', '.join(map(str, legal))}",
         )
+    if layout.framework is Framework.DEEPSPEED and degrees.pipeline > 1 and layout.stage > 1:
+        raise BadInput(
+            f"DeepSpeed has no pipeline with ZeRO stage {layout.stage}",
+            hint="use --stage 1, or another framework",
+        )
     if degrees.pipeline * degrees.virtual > layers:
         raise BadInput(
             f"pp {degrees.pipeline} x {degrees.virtual} chunks is more than the {layers} layers",

@@ -77,7 +77,7 @@ REFUSED = [
     ("plan --params 1B --stage 1 --keep-last", "--stage 1"),
     ("plan --params 1B --hardware abacus", "v100"),
     ("plan --params 1B --hardware /no/such.toml", "/no/such.toml"),
-    ("plan --preset nothing", "7.5b"),
+    ("plan --preset nothing", "--preset list"),
     ("plan --layers 5 --hidden 256 --heads 3", "heads"),
     ("plan --params 1B --verify", "--verify"),
     ("plan --params 1B -f svg", "text, json, md, html"),

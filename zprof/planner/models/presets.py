@@ -95,10 +95,9 @@ def find_preset(name: str) -> ModelPreset:
         if preset_name := names.get(_normalize_name(candidate)):
             return presets[preset_name]
     question = ask_for_name(typed.rpartition("/")[2], presets)
-    known = f"known: {', '.join(presets)}"
     raise BadInput(
         f"unknown model {name[:60]!r}",
-        hint=f"{question} zprof plan --preset list shows all" if question else known,
+        hint=" ".join((*([question] if question else []), "zprof plan --preset list shows all")),
     )
 
 
