@@ -231,6 +231,11 @@ def _list_memory_notes(plan: Plan) -> Iterator[str]:
     sharded = [row for row in plan.rows if row.scheme in ZERO_STAGES]
     if len(sharded) > 1 and all(row.degrees.dp == 1 for row in sharded):
         yield "One data-parallel rank: there is nothing to shard, so DP and ZeRO are the same."
+    yield from _list_reserve_notes(plan, reserves)
+
+
+def _list_reserve_notes(plan: Plan, reserves: Sequence[int]) -> Iterator[str]:
+    """List the notes on what the peak leaves out: the reserve of frameworks, or what the paper leaves out."""
     if reserves:
         least, most = (format_decimal_bytes(size) for size in (min(reserves), max(reserves)))
         size = least if least == most else f"{least} to {most}"
