@@ -33,7 +33,7 @@ from zprof.analysis.time.needless_collectives import MIN_PLAYED_RATIO
 from zprof.base.formatting import printable
 from zprof.causes.cause import Cause, Sign, Signal
 from zprof.causes.fix import Fix
-from zprof.model.collectives import parse_function_name
+from zprof.model.communication_kernels import parse_function_name
 from zprof.model.findings import Confidence, Finding
 from zprof.model.quantities import Unit
 from zprof.model.training import Engine, Framework

@@ -23,7 +23,7 @@ from zprof.analysis.step_timeline.lane import (
 )
 from zprof.analysis.step_timeline.step_model import ExposedGap, StepTimeline, TimelineEvent, find_gap
 from zprof.base.formatting import format_bytes, format_ns, format_percent, printable, shorten
-from zprof.model.collectives import parse_function_name
+from zprof.model.communication_kernels import parse_function_name
 from zprof.model.time import LateReason
 
 #: Minimum length of the view, unless the step is shorter: a column covers a few nanoseconds.

@@ -3,7 +3,12 @@
 import pytest
 
 from zprof.model.collectives import CollectiveKind as Kind
-from zprof.model.collectives import identify_kernel, is_collective_kernel, parse_function_name
+from zprof.model.communication_kernels import (
+    KERNELS,
+    identify_kernel,
+    is_collective_kernel,
+    parse_function_name,
+)
 
 FUSED = "flashinfer::trtllm_allreduce_fusion"
 REDUCE, GATHER, SCATTER = Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER
@@ -25,7 +30,7 @@ KNOWN: dict[str, list[tuple[str, Kind | None, bool]]] = {
     ],
     "rccl": [("rcclGenericKernel<1, false>(ncclDevComm*)", None, False)],
     "msccl": [("mscclKernel_Sum_half_Simple_false(ncclDevComm*, mscclAlgo*)", None, False)],
-    "mscclpp": [("mscclpp::collective::allreduce<float>(float*)", None, False)],
+    "mscclpp": [("mscclpp::collective::allreduceRsAg<float>(float*)", REDUCE, True)],
     "symm_mem": [
         ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(x*)", REDUCE, True),
         ("multimem_all_gather_kernel", GATHER, True),
@@ -43,7 +48,16 @@ KNOWN: dict[str, list[tuple[str, Kind | None, bool]]] = {
         ("void deep_ep::intranode::combine<__nv_bfloat16, 8, 768>(int)", Kind.ALL_TO_ALL, False),
         ("void deep_ep::internode::cached_notify<true>(int)", Kind.BARRIER, True),
     ],
-    "nvshmem": [("allToAllV(void*, void*, long*)", Kind.ALL_TO_ALL, False)],
+    "nvshmem": [
+        ("allToAllV(void*, void*, long*)", Kind.ALL_TO_ALL, False),
+        ("void rdxn_on_stream_kernel<float, (rdxn_ops)4, 2>(int, float*)", REDUCE, True),
+    ],
+    "oneccl": [("_ZTS22Allreduce_small_kernelIfLi16EE", REDUCE, True)],
+    "hccl": [
+        ("hcom_reduceScatter__063_1_1", SCATTER, True),
+        ("hcom_send__447_18_1", Kind.SEND, False),
+        ("hcom_batchSendRecv__128_5_1", None, False),
+    ],
 }
 COMPUTE = [
     "gemm_dma_copy_kernel",
@@ -55,6 +69,12 @@ COMPUTE = [
     "user_ncclDevKernel_AllGather(float*)",
     "ncclLikeNorm(float*)",
     "triton_poi_fused_all_reduce_0",
+    "triton_per_fused__fused_rms_norm_all_gather_into_tensor_wait_tensor_3",
+    "mscclpp::collective::fp8NvlsSupportProbeKernel(int*)",
+    "void deep_ep::elastic::combine_reduce_epilogue_impl<8>(__nv_bfloat16*)",
+    "void dpsk::ep::cuda::get_dispatch_layout<256, 32, 8>(long const*, int*)",
+    "typeinfo name for Kernel_compute<float, 16>",
+    "chcom_kernel",
     "triton_red_fused_one_shot_all_reduce_1",
     "barrier_kernel(int*)",
     "void dispatch<float>(float*)",
@@ -74,6 +94,12 @@ def test_known_kernels(library):
         found = identify_kernel(name)
         assert found is not None, name
         assert (found.library, found.kind, found.full_sync) == (library, kind, full_sync), name
+
+
+@pytest.mark.parametrize("row", KERNELS, ids=lambda row: row.example[:60])
+def test_the_example_of_a_row_is_found_by_that_row(row):
+    assert identify_kernel(row.example) is row
+    assert ": " in row.source
 
 
 @pytest.mark.parametrize("name", COMPUTE)

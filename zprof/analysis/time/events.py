@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
-from zprof.model.collectives import is_collective_kernel
+from zprof.model.communication_kernels import is_collective_kernel
 from zprof.run.ranges import RangeVerb, parse_range
 from zprof.run.table_reader import join_chunks, read_known, read_numbers
 

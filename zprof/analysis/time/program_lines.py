@@ -28,7 +28,7 @@ from zprof.analysis.time.host_calls import PYTHON_CATEGORY, filter_by_text, read
 from zprof.analysis.time.ledger import RankTracks
 from zprof.base.errors import BadInput
 from zprof.base.formatting import printable
-from zprof.model.collectives import is_collective_kernel
+from zprof.model.communication_kernels import is_collective_kernel
 from zprof.model.findings import SourceLocation
 from zprof.run.reader import Run
 from zprof.run.table_reader import read_numbers

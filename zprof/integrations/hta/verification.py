@@ -35,7 +35,7 @@ from zprof.integrations.hta.process import (
     find_unanswered,
     format_source_name,
 )
-from zprof.model.collectives import is_collective_kernel
+from zprof.model.communication_kernels import is_collective_kernel
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
 from zprof.model.report import (

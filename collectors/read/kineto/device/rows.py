@@ -39,7 +39,8 @@ from zprof.collectors.read.kineto.device.metadata import (
 )
 from zprof.collectors.read.kineto.process_groups import GroupResolver
 from zprof.collectors.read.kineto.trace import ABSENT, Int64s, Trace, TraceProcessGroup
-from zprof.model.collectives import CollectiveKind, identify_kernel, is_collective_kernel
+from zprof.model.collectives import CollectiveKind
+from zprof.model.communication_kernels import identify_kernel, is_collective_kernel
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb
