@@ -16,6 +16,7 @@ from zprof.collectors.read.kineto.convert import (
     convert_groups,
     list_read_gaps,
 )
+from zprof.collectors.read.kineto.device.ascend import read_ascend_lanes
 from zprof.collectors.read.kineto.device.metadata import detect_device, find_unknown_lanes
 from zprof.collectors.read.kineto.reading.reader import read_trace
 from zprof.collectors.read.kineto.steps import mark_steps
@@ -35,7 +36,7 @@ def write_trace_tables(job: TraceJob, on_bytes: Callable[[int], None]) -> RankFa
         OSError: the tables cannot be written.
     """
     try:
-        trace = read_trace(Path(job.path), on_bytes)
+        trace, ascend_gaps = read_ascend_lanes(read_trace(Path(job.path), on_bytes))
         if not len(trace):
             return Refusal(reason="contains no event with a duration", hint=COPY_AGAIN)
         folder = Path(job.folder)
@@ -63,7 +64,7 @@ def write_trace_tables(job: TraceJob, on_bytes: Callable[[int], None]) -> RankFa
             files=files,
             steps=steps.numbers,
             collectives=files["collectives"].rows,
-            gaps=(*lane_gaps, *list_read_gaps(trace.report), *steps.gaps, *gaps)[:_MAX_GAPS],
+            gaps=(*lane_gaps, *ascend_gaps, *list_read_gaps(trace.report), *steps.gaps, *gaps)[:_MAX_GAPS],
         )
     except BadInput as error:
         return Refusal(reason=error.message.removeprefix(f"{job.path}: "), hint=error.hint)

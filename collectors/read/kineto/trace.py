@@ -33,7 +33,10 @@ ARGUMENT_KEYS = {
     "destination_rank": "Dst Rank",
     "first_global_rank": "Global rank start",
     "global_rank_stride": "Global rank stride",
+    "task_type": "Task Type",
 }
+#: Category of an event that states no category but a task of an Ascend device: this and the type of the task.
+TASK_PREFIX = "npu_task:"
 #: Types that the profiler writes for arguments that are not tensors.
 _NO_TENSORS = ("", "Scalar", "ScalarList", "GenericList", "TensorList")
 #: Placeholder for a missing integer, and for threads and processes whose id is a word (the profiler's
@@ -44,7 +47,8 @@ ABSENT = -(1 << 62)
 class Arguments(msgspec.Struct, gc=False, rename=ARGUMENT_KEYS):
     """Arguments of one event as written in the file; each may have any type.
 
-    ``kind`` is the copy direction as written by ROCm; ``grid`` is the grid of a kernel.
+    ``kind`` is the copy direction as written by ROCm; ``grid`` is the grid of a kernel. ``rank_size``,
+    ``count`` and ``data_type`` describe an HCCL operation.
     """
 
     name: Any = None
@@ -73,6 +77,9 @@ class Arguments(msgspec.Struct, gc=False, rename=ARGUMENT_KEYS):
     grid: Any = None
     kind: Any = None
     bytes: Any = None
+    rank_size: Any = None
+    count: Any = None
+    data_type: Any = None
 
 
 def int64_or_none(value: object) -> int | None:
@@ -193,7 +200,7 @@ class Trace(Struct, frozen=True, kw_only=True):
     ``category`` has current names (``kernel``, not ``Kernel``). For device work, ``process`` is the device
     number. ``bytes`` is for copies only. ``arguments`` has only rows of which zprof reads further arguments:
     collectives and device waits. ``thread_names`` has all names that a thread ever had, ``process_names`` the
-    last name of each process whose id is a number.
+    last name of each process whose id is a number, ``lane_names`` the last name of each process and thread.
     """
 
     start_ns: Int64s
@@ -209,6 +216,7 @@ class Trace(Struct, frozen=True, kw_only=True):
     arguments: Mapping[int, Arguments]
     thread_names: Mapping[int, frozenset[str]]
     process_names: Mapping[int, str] = field(default_factory=dict)
+    lane_names: Mapping[tuple[int, int], str] = field(default_factory=dict)
     header: TraceHeader = field(default_factory=TraceHeader)
     report: ReadReport = field(default_factory=ReadReport)
 

@@ -90,7 +90,14 @@ TEXTS = {
         "lanes of an accelerator that zprof does not understand: {lanes:list}; the host's time is not the "
         "device's, so no time was measured",
         "read times in the viewer of the accelerator's vendor; zprof measures traces whose device work has "
-        "the category kernel (CUDA, ROCm, XPU)",
+        "the category kernel (CUDA, ROCm, XPU) or the lanes of Ascend Hardware",
+    ),
+    "ascend_tasks_unknown": GapText(
+        GapKind.DEVICE,
+        "tasks of the device",
+        "{count} tasks on the device's streams are of types that zprof does not know, and count as idle: "
+        "{tasks:list}",
+        "please report these types of tasks",
     ),
     "step_empty": GapText(
         GapKind.STEPS,

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from zprof.base.formatting import printable, shorten
 from zprof.collectors.read.kineto.collectives import parse_collective_kind, parse_element_type
+from zprof.collectors.read.kineto.device.ascend import is_ascend
 from zprof.collectors.read.kineto.trace import ABSENT, Arguments, Trace, count_elements, int64_or_none
 from zprof.model.collectives import CollectiveKind
 
@@ -279,6 +280,8 @@ def detect_device(trace: Trace, lanes: list[tuple[str, int]]) -> str:
     own = next((found[1] for category in categories if (found := _OWN_CATEGORY.match(category))), None)
     if own is not None:
         return own
+    if not lanes and is_ascend(trace):
+        return "npu"
     if lanes:
         names = trace.process_names.values()
         return "npu" if any(_NPU_PROCESS.search(name) for name in names) else "unknown"

@@ -48,6 +48,10 @@ class FewArguments(
     first_global_rank: Any = None
     global_rank_stride: Any = None
     kind: Any = None
+    task_type: Any = None
+    rank_size: Any = None
+    count: Any = None
+    data_type: Any = None
 
 
 NO_ARGUMENTS = FewArguments()

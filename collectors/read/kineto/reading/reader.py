@@ -160,6 +160,7 @@ def _build_trace(rows: EventRows, document: "Document", dropped: int, *, cut_sho
         arguments=arguments,
         thread_names={thread: frozenset(names) for thread, names in rows.thread_names.items()},
         process_names=rows.process_names,
+        lane_names=rows.lane_names,
         header=header,
         report=ReadReport(
             events=rows.events,

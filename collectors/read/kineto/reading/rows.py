@@ -32,7 +32,7 @@ from zprof.collectors.read.kineto.reading.events import (
     SpanArguments,
     TraceEvent,
 )
-from zprof.collectors.read.kineto.trace import ABSENT, Arguments, Int64s, Mask
+from zprof.collectors.read.kineto.trace import ABSENT, TASK_PREFIX, Arguments, Int64s, Mask
 
 #: Above this time (µs), a double has fewer than three decimals; affects traces of 2023 to April 2024.
 _MIN_COARSE_US = float(1 << 43)
@@ -44,7 +44,15 @@ Int32s = npt.NDArray[np.int32]
 _COLUMNS = ("start", "duration", "process", "thread", "stream", "correlation", "external_id", "bytes")
 _AnyEvent = Span | TraceEvent | ExactEvent
 _KnownArguments = SpanArguments | FewArguments
-_KEPT_PREFIXES = ("c10d::", "gloo:", "nccl:", "record_param_comms", "symm_mem::")
+_KEPT_PREFIXES = (
+    "c10d::",
+    "_c10d_functional::",
+    "gloo:",
+    "nccl:",
+    "record_param_comms",
+    "symm_mem::",
+    "hcom_",
+)
 _KEPT_CATEGORY = "cuda_sync"
 #: Limits against malicious files: a decoded list takes twenty times the memory of its text.
 _MAX_VALUE_BYTES, _MAX_BYTES = 64 << 10, 64 << 20
@@ -61,6 +69,7 @@ class EventRows:
         self.events = self.with_phase = self.without_time = self.repaired = 0
         self.names, self.categories, self.kept_arguments = TextCodes(), Categories(), KeptArguments()
         self.thread_names: dict[int, set[str]] = {}
+        self.lane_names: dict[tuple[int, int], str] = {}
         self.process_names: dict[int, str] = {}
         self._thread_names = 0
         self.columns = {name: GrowingColumn(np.int64) for name in _COLUMNS}
@@ -94,6 +103,8 @@ class EventRows:
                     names = self.thread_names.setdefault(thread, set())
                     self._thread_names += name not in names
                     names.add(name)
+                    if len(self.lane_names) < _MAX_NAMES:
+                        self.lane_names[to_int64(event.pid), thread] = name
             elif event.name == "process_name" and isinstance(name, str):
                 process = to_int64(event.pid)
                 has_room = process in self.process_names or len(self.process_names) < _MAX_NAMES
@@ -105,7 +116,7 @@ class EventRows:
         if isinstance(chunk, RepairedChunk):
             return chunk.decode_any()
         decoded = chunk.decode_common() if self._only_common else None
-        if decoded is None:
+        if decoded is None or None in [event.cat for event in decoded.spans]:
             decoded = chunk.decode_any()
             self._only_common = False
         return decoded
@@ -132,7 +143,7 @@ class EventRows:
         arguments = [event.args for event in spans]
         names, categories = self.names, self.categories.texts
         codes = {
-            "category": _encode_texts(categories, [event.cat for event in spans]),
+            "category": _encode_texts(categories, [event.cat or _name_task(event.args) for event in spans]),
             "name": _encode_texts(names, [event.name for event in spans]),
         }
         columns = {
@@ -185,6 +196,12 @@ class EventRows:
                 self.kept_arguments.keep(row, entry)
 
 
+def _name_task(arguments: _KnownArguments) -> str | None:
+    """Return a category for an event that has none: the type of its task on an Ascend device."""
+    task = arguments.task_type if isinstance(arguments, FewArguments) else None
+    return f"{TASK_PREFIX}{task}" if isinstance(task, str) else None
+
+
 def _encode_texts(texts: TextCodes, words: Sequence[str | None]) -> Int32s:
     return np.fromiter(map(texts.__getitem__, words), np.int32, len(words))
 
@@ -196,7 +213,7 @@ def _parse_times(numbers: Sequence[Any]) -> Int64s:
 
 #: Estimated bytes per rank, in a list of ranks and in the name of the group.
 _RANK_BYTES, _MAX_RANKS = 32, 1 << 16
-_IGNORED_FIELD = "external_id_2021"
+_IGNORED_FIELDS = ("external_id_2021", "task_type")
 _FIELDS = FewArguments.__struct_fields__
 _TextAndCodes = tuple[list[str], npt.NDArray[np.int32]]
 
@@ -231,7 +248,8 @@ class KeptArguments:
             for name, value in zip(_FIELDS, msgspec.structs.astuple(arguments), strict=True)
             if value is not None and value is not NO_TEXT and value is not ABSENT
         }
-        given.pop(_IGNORED_FIELD, None)
+        for name in _IGNORED_FIELDS:
+            given.pop(name, None)
         sizes = [_measure_value(value) for value in given.values() if type(value) is not int]
         size = sum(sizes) + self._measure_stride(arguments)
         if max(sizes, default=0) > _MAX_VALUE_BYTES or self._kept_bytes + size > _MAX_BYTES:
