@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns, Texts
 from zprof.analysis.intervals import Int64s
+from zprof.model.collectives import CollectiveKind
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -178,13 +179,13 @@ def match_collectives(tasks: Sequence[RankTasks], rows: Columns, *, apart: bool)
         numbers.append(mine)
     arrival, finish = np.full(len(known), -np.inf), np.full(len(known), np.inf)
     members, lane = np.zeros(len(known), dtype=np.int64), np.full(len(known), NONE, dtype=np.int64)
-    group_of_row = rows.group_by("group").codes if len(rows) else np.zeros(0, dtype=np.int64)
+    lane_of_row = _number_lanes(rows)
     for each, mine in zip(tasks, numbers, strict=True):
         inside = np.flatnonzero(mine != NONE)
         np.maximum.at(arrival, mine[inside], each.work[inside, 0])
         np.minimum.at(finish, mine[inside], each.work[inside, 1])
         np.add.at(members, mine[inside], 1)
-        lane[mine[inside]] = group_of_row[each.row[inside]]
+        lane[mine[inside]] = lane_of_row[each.row[inside]]
     is_in_order = [not apart and _is_sequential(tasks, numbers, lane == number) for number in np.unique(lane)]
     return SharedCollectives(
         numbers=tuple(numbers),
@@ -193,6 +194,17 @@ def match_collectives(tasks: Sequence[RankTasks], rows: Columns, *, apart: bool)
         members=members,
         lane=np.where(np.isin(lane, np.unique(lane)[is_in_order]), lane, NONE),
     )
+
+
+def _number_lanes(rows: Columns) -> Int64s:
+    """Return the number of each row's group; ``NONE`` for messages between two ranks.
+
+    Two pairs of a group exchange messages at the same time.
+    """
+    if not len(rows):
+        return np.zeros(0, dtype=np.int64)
+    is_between_two = rows.texts("kind").equals(CollectiveKind.SEND.value, CollectiveKind.RECV.value)
+    return np.where(is_between_two, NONE, rows.group_by("group").codes)
 
 
 def _is_sequential(tasks: Sequence[RankTasks], numbers: Sequence[Int64s], is_mine: Bools) -> bool:

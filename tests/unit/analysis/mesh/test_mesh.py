@@ -14,6 +14,7 @@ from zprof.run.reader import load
 from zprof.simulator.mesh.layout import Degrees
 from zprof.simulator.mesh.regular import make_mesh_job
 from zprof.simulator.mesh.truth import MeshTruth, write_mesh_job
+from zprof.step.play import PlayedStep
 
 JOBS: dict[str, dict[str, Any]] = {
     "3d": {"degrees": Degrees(pipeline=4, data=2, tensor=2)},
@@ -125,3 +126,11 @@ def test_a_job_with_one_kind_of_group_has_no_mesh(job: tuple[RunAnalysis, MeshTr
 )
 def test_descriptions_of_frameworks(description: str, role: GroupRole | None) -> None:
     assert read_description(description) is role
+
+
+def test_a_step_of_a_mesh_takes_as_long_replayed(job: tuple[RunAnalysis, MeshTruth]) -> None:
+    """Pairs of a ring, or of a pipeline, exchange messages at the same time."""
+    analysis, truth = job
+    step = PlayedStep(analysis=analysis)
+    assert step.has_kernels
+    assert step.step_ns == pytest.approx(truth.step_time_ns, rel=0.02)
