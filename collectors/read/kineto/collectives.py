@@ -36,6 +36,10 @@ _KIND_PREFIXES: tuple[tuple[str, CollectiveKind | None], ...] = (
     ("recv", CollectiveKind.RECV),
     ("receive", CollectiveKind.RECV),
     ("batchisendirecv", CollectiveKind.OTHER),
+    # torch's symmetric memory: a product whose operand is gathered, or whose result is scattered, by copies
+    ("fusedallgather", CollectiveKind.ALL_GATHER),
+    ("fusedmatmulreducescatter", CollectiveKind.REDUCE_SCATTER),
+    ("fusedscaledmatmulreducescatter", CollectiveKind.REDUCE_SCATTER),
     ("coalesced", CollectiveKind.OTHER),
     # entries that move no data
     ("wait", None),

@@ -144,6 +144,13 @@ TEXTS = {
         "{ranges} ::comm ranges lack kind, pg, seq or bytes",
         "write them as described in docs/recording.md",
     ),
+    "collectives_in_graphs": GapText(
+        GapKind.COLLECTIVES,
+        "metadata of collectives",
+        "{count} of {collectives} collectives were launched by a CUDA graph, whose kernels have no metadata: "
+        "the kind comes from the kernel name; group, size and type are unknown",
+        "record some steps without graphs (torch.compile without mode=reduce-overhead)",
+    ),
     "collectives_without_metadata": GapText(
         GapKind.COLLECTIVES,
         "metadata of collectives",

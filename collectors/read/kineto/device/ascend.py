@@ -1,11 +1,11 @@
 """Read the lanes of an Ascend trace (``trace_view.json`` of torch_npu, ``msprof_*.json``) as device work.
 
 The file has the Trace Event Format, but not Kineto's categories. The process "Ascend Hardware" has one thread
-per stream, whose events state the type of their task. The process "Communication" (older: "HCCL") has a thread
-"Group <name> Communication" for each communicator, with one event per operation
-(``hcom_allReduce__275_237_1``), and threads "Plane <n>" with the tasks of these operations. "Overlap Analysis"
-repeats both as sums. Compute and copies come from the streams, collectives from the communicators; all other
-events are left out.
+per stream, whose events state the type of their task. "Communication" (older: "HCCL") has for each
+communicator a thread "Group <name> Communication", with one event per operation
+(``hcom_allReduce__275_237_1``), and threads "Plane <n>" with their tasks. "Overlap Analysis" repeats both as
+sums. Compute and copies come from the streams, collectives from the communicators; all other events are left
+out.
 
 Sources: ``analysis/csrc/application/timeline/hccl_assembler.cpp`` and its test in Ascend/msprof; the types of
 tasks that compute or copy: ``trace_event_bean.py`` of msprof_analyze in Ascend/mstt.

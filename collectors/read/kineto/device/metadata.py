@@ -30,7 +30,8 @@ _LIST = re.compile(r"\[\s*(?:\d{1,15}(?:\s*,\s*\d{1,15})*)?\s*\]", re.ASCII)
 _ROOTED_KINDS = frozenset(
     {CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER}
 )
-_OPERATOR_PREFIXES = ("c10d::", "symm_mem::")
+_OPERATOR_PREFIXES = ("c10d::", "_c10d_functional::", "symm_mem::")
+_FUSED_PREFIX = "symm_mem::fused_"
 NCCL_PREFIX = "nccl:"
 _MAX_TENSORS = 1 << 10
 _WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -232,6 +233,8 @@ def _count_operator_elements(
     """
     if kind is CollectiveKind.BARRIER:
         return 0
+    if name.startswith(_FUSED_PREFIX):  # the largest tensor may be the other operand
+        return None
     dims = arguments.dims if arguments is not None and isinstance(arguments.dims, list) else []
     if name.startswith(NCCL_PREFIX):
         return None if kind is CollectiveKind.ALL_GATHER else count_elements(dims)

@@ -10,6 +10,13 @@ directly, but old traces repeat the correlation there: it is used only if the ti
 run by copy engines consists of copies; if it also has a kernel, the copies belong to the kernel's
 collective. For a single rank, NCCL copies within the device.
 
+Torch's symmetric memory has operators that copy between devices, with barrier kernels before and after
+(``symm_mem::_low_contention_all_gather``, ``fused_all_gather_matmul``). The copies are the collective; each
+barrier is a row of its own.
+
+The kernels of a CUDA graph all have the correlation of ``cudaGraphLaunch``, and no operator describes them:
+what their names say is all that is known.
+
 The sends and receives of a batch (``batch_isend_irecv``) are one kernel, launched after their calls inside
 ``nccl:coalesced``. Each of them is a row of its own, with the times of the kernel.
 """
@@ -55,6 +62,7 @@ NO_ROW = -1
 #: Sources of the description; "_order" is appended if collectives are numbered by launch order only.
 BY_METADATA, BY_OPERATOR, BY_NAME = "nccl", "operator", "kernel_name"
 BY_COPIES = "copies"
+_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 _PEER_COPY_WORDS = ("PtoP", "PeerToPeer")
 _DEVICE_COPY_WORDS = ("DtoD", "DeviceToDevice", *_PEER_COPY_WORDS)
 
@@ -176,6 +184,7 @@ def make_device_rows(
     """Make a row for each collective, by launch, and gaps for unknown facts."""
     ordinals: dict[tuple[str, object], int] = defaultdict(int)
     rows: list[CollectiveRow] = []
+    in_graphs = 0
     for collective, context in collectives:
         description = collective.description
         group, size = _find_group(trace, collective, context, groups)
@@ -200,14 +209,26 @@ def make_device_rows(
         key = row.group, (row.kind, row.peer_rank) if row.kind in _POINT_TO_POINT else None
         rows.append(_add_sequence(row, collective, context, ordinals[key]))
         ordinals[key] += 1
-    return rows, _list_gaps(rows) if rows else _list_missing_device_work(trace)
+        in_graphs += collective.method == BY_NAME and _is_in_graph(trace, collective)
+    return rows, _list_gaps(rows, in_graphs) if rows else _list_missing_device_work(trace)
 
 
-def _list_gaps(rows: Sequence[CollectiveRow]) -> list[Gap]:
-    """Return gaps for unknown metadata, groups, sizes and launches."""
+def _is_in_graph(trace: Trace, collective: DeviceCollective) -> bool:
+    """Return True if a collective was launched as part of a graph."""
+    return any(trace.name[call].startswith(_GRAPH_LAUNCHES) for call in collective.calls)
+
+
+def _list_gaps(rows: Sequence[CollectiveRow], in_graphs: int) -> list[Gap]:
+    """Return gaps for unknown metadata, groups, sizes and launches.
+
+    Args:
+        rows: The collectives.
+        in_graphs: How many of the rows have no metadata because a graph launched them.
+    """
     described = [row for row in rows if not row.method.startswith(BY_NAME)]
     counts = {
-        "collectives_without_metadata": len(rows) - len(described),
+        "collectives_in_graphs": in_graphs,
+        "collectives_without_metadata": len(rows) - len(described) - in_graphs,
         "collectives_without_ranks": sum(row.group.startswith(("pg:", "stream:")) for row in described),
         "collectives_without_size": sum(
             not row.bytes and row.kind != CollectiveKind.BARRIER for row in described
@@ -430,6 +451,8 @@ class LaunchDescriber:
             for row in (int(links.operator[index]), int(links.annotation[index]))
             if row >= 0
         ]
+        if from_metadata is None and _is_barrier(self._trace, int(links.rows[index])):
+            return None, BY_NAME
         if from_metadata is not None:
             enclosing = self._merge_operators(operators)
             return from_metadata if enclosing is None else from_metadata.fill_missing(enclosing), BY_METADATA
@@ -453,6 +476,12 @@ class LaunchDescriber:
         if key not in self._by_operators:
             self._by_operators[key] = merge_descriptions(operators)
         return self._by_operators[key]
+
+
+def _is_barrier(trace: Trace, row: int) -> bool:
+    """Return True if the name of a kernel says that it only synchronizes."""
+    known = identify_kernel(trace.name[row]) if trace.category[row] == "kernel" else None
+    return known is not None and known.kind is CollectiveKind.BARRIER
 
 
 def _make_kernel_collective(
@@ -481,7 +510,11 @@ def find_copy_collectives(trace: Trace, host: HostLaunches, kernels: LaunchLinks
     links = host.find_links(
         find_rows(trace, ("gpu_memcpy",), lambda name: any(word in name for word in _DEVICE_COPY_WORDS))
     )
-    kernel_owners = set(_find_owners(kernels).tolist()) - {-1}
+    kernel_owners = {
+        owner
+        for row, owner in zip(kernels.rows.tolist(), _find_owners(kernels).tolist(), strict=True)
+        if owner >= 0 and not _is_barrier(trace, row)
+    }
     copies: dict[int, list[int]] = defaultdict(list)
     for index, owner in enumerate(_find_owners(links).tolist()):
         if owner >= 0 and owner not in kernel_owners:

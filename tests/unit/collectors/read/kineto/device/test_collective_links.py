@@ -199,3 +199,69 @@ def test_a_copy_is_a_collective_only_where_it_can_be_one(ranks, copied, found):
     metadata = {"Process Group Ranks": ranks, "Group size": ranks.count(",") + 1}
     rows, _ = rows_of(record(1, 10, **metadata), call(2, 3, 1, "cudaMemcpyAsync"), copied)
     assert [(row["group"], row["start_ns"]) for row in rows] == found
+
+
+def test_kernels_of_a_graph_share_its_launch_and_have_no_operator():
+    """As kineto writes a graph: one correlation for all kernels, and a node id on each."""
+    rows, gaps = rows_of(
+        record(1, 3, **{"Collective name": "broadcast"}),
+        call(10, 12, 77, "cudaGraphLaunch"),
+        kernel(20, 30, ALL_REDUCE, correlation=77, **{"graph id": 5, "graph node id": 3}),
+        kernel(30, 60, "triton_poi_fused_add_0", 7, correlation=77),
+        kernel(60, 70, "ncclDevKernel_AllGather_RING_LL(x)", correlation=77),
+        call(80, 81, 78),
+        kernel(90, 95, ALL_REDUCE, correlation=78),
+        groups=[PAIR],
+    )
+    assert [(row["kind"], row["group"], row["method"]) for row in rows] == [
+        ("all_reduce", "stream:40", "kernel_name_order"),
+        ("all_gather", "stream:40", "kernel_name_order"),
+        ("all_reduce", "stream:40", "kernel_name_order"),
+    ]
+    assert {row["launch_start_ns"] for row in rows} == {at(10), at(80)}
+    reasons = [gap.reason for gap in gaps if gap.what == "metadata of collectives"]
+    assert [reason.startswith(count) for reason, count in zip(reasons, ("2 of 3", "1 of 3"), strict=True)]
+
+
+SIGNAL = "c10d::symmetric_memory::barrier_kernel(unsigned int**, int, int, int, unsigned long)"
+
+
+@pytest.mark.parametrize(
+    ("operator", "kind"),
+    [
+        ("symm_mem::_low_contention_all_gather", "all_gather"),
+        ("symm_mem::fused_all_gather_matmul", "all_gather"),
+        ("symm_mem::fused_scaled_matmul_reduce_scatter", "reduce_scatter"),
+    ],
+)
+def test_copies_between_barriers_are_the_collective_of_symmetric_memory(operator, kind):
+    rows, _ = rows_of(
+        span(operator, 5, 50, MAIN, "cpu_op"),
+        call(10, 11, 1),
+        call(12, 13, 2, "cudaMemcpyAsync"),
+        call(14, 15, 3, "cudaMemcpyAsync"),
+        call(16, 17, 4),
+        kernel(20, 21, SIGNAL, correlation=1),
+        copy(22, 30, 2),
+        copy(30, 40, 3),
+        kernel(41, 42, SIGNAL, correlation=4),
+        kernel(22, 60, "sm90_xmma_gemm_bf16", 7, correlation=5),
+    )
+    assert [(row["kind"], row["start_ns"], row["end_ns"]) for row in rows] == [
+        ("barrier", at(20), at(21)),
+        (kind, at(22), at(40)),
+        ("barrier", at(41), at(42)),
+    ]
+    assert rows[1]["bytes"] == 800
+
+
+def test_compiled_functional_collectives_describe_their_kernel():
+    """As inductor's generated code calls them, with Triton kernels beside."""
+    shapes = {"Input Dims": [[16], [], []], "Input type": ["c10::BFloat16", "Scalar", ""]}
+    row, _ = one(
+        span("_c10d_functional::all_gather_into_tensor_out", 5, 18, MAIN, "cpu_op", **shapes),
+        call(10, 12, 77),
+        kernel(20, 30, GENERIC, correlation=77),
+        kernel(30, 60, "triton_per_fused__fused_rms_norm_all_gather_into_tensor_wait_tensor_3", 7),
+    )
+    assert (row["kind"], row["dtype"]) == ("all_gather", "bfloat16")
