@@ -84,3 +84,11 @@ class Mesh(Struct, frozen=True, kw_only=True):
     def list_groups(self, role: GroupRole) -> tuple[MeshGroup, ...]:
         """Return the groups of a role, by their first rank."""
         return tuple(group for group in self.groups if group.role is role)
+
+    def number_stages(self) -> dict[int, int]:
+        """Return the pipeline stage of each rank, from 0; empty without a pipeline."""
+        return {
+            rank: stage
+            for group in self.list_groups(GroupRole.PIPELINE)
+            for stage, rank in enumerate(group.ranks)
+        }

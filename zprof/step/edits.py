@@ -232,29 +232,54 @@ def scale_host(graph: Graph, ratio: float, chosen: Callable[[RankGraph], Bools])
 
 
 def even_out_ranks(graph: Graph, late: Sequence[int] | None = None) -> Graph:
-    """Make ranks no slower than the median rank, task by task; if given, only the ``late`` ranks.
+    """Make ranks no slower than the median rank of their stage, task by task.
 
-    If ranks have different numbers of tasks, their sums over the window are compared instead.
+    If given, only the ``late`` ranks change. If ranks have different numbers of tasks, their sums over the
+    window are compared instead.
     """
-    counts = {len(rank.tasks) for rank in graph.ranks}
-    if len(counts) > 1:
-        return _even_out_sums(graph, late)
-    gap = lower_median(np.array([rank.gap_ns for rank in graph.ranks]))
-    call = lower_median(np.array([rank.call_ns for rank in graph.ranks]))
-    work = lower_median(np.array([rank.work_ns for rank in graph.ranks]))
+    ranks = list(graph.ranks)
+    for places in graph.list_peers():
+        peers = [graph.ranks[place] for place in places]
+        alike = len({len(rank.tasks) for rank in peers}) == 1
+        edited = _even_out_tasks(peers) if alike else _even_out_sums(peers)
+        for place, rank in zip(places, edited, strict=True):
+            if late is None or rank.tasks.rank in late:
+                ranks[place] = rank
+    return replace(graph, ranks=tuple(ranks))
 
-    def edit(rank: RankGraph) -> RankGraph:
-        if late is not None and rank.tasks.rank not in late:
-            return rank
-        alone = rank.collective == NONE
-        return replace(
+
+def _even_out_tasks(peers: Sequence[RankGraph]) -> list[RankGraph]:
+    gap = lower_median(np.array([rank.gap_ns for rank in peers]))
+    call = lower_median(np.array([rank.call_ns for rank in peers]))
+    work = lower_median(np.array([rank.work_ns for rank in peers]))
+    return [
+        replace(
             rank,
             gap_ns=np.minimum(rank.gap_ns, gap),
             call_ns=np.minimum(rank.call_ns, call),
-            work_ns=np.where(alone, np.minimum(rank.work_ns, work), rank.work_ns),
+            work_ns=np.where(rank.collective == NONE, np.minimum(rank.work_ns, work), rank.work_ns),
         )
+        for rank in peers
+    ]
 
-    return edit_ranks(graph, edit)
+
+def _even_out_sums(peers: Sequence[RankGraph]) -> list[RankGraph]:
+    """Even out ranks by their sums over the window, if tasks cannot be compared one by one."""
+    work = [float(rank.work_ns[rank.collective == NONE].sum()) for rank in peers]
+    host = [float(rank.gap_ns.sum() + rank.call_ns.sum()) for rank in peers]
+    usual = sorted(work)[(len(work) - 1) // 2], sorted(host)[(len(host) - 1) // 2]
+    edited = []
+    for rank, own_work, own_host in zip(peers, work, host, strict=True):
+        of_work, of_host = min(1.0, usual[0] / max(1.0, own_work)), min(1.0, usual[1] / max(1.0, own_host))
+        edited.append(
+            replace(
+                rank,
+                gap_ns=rank.gap_ns * of_host,
+                call_ns=rank.call_ns * of_host,
+                work_ns=np.where(rank.collective == NONE, rank.work_ns * of_work, rank.work_ns),
+            )
+        )
+    return edited
 
 
 def even_out_steps(graph: Graph, chosen: Bools) -> Graph:
@@ -283,17 +308,18 @@ def _ratios_to_median(graph: Graph, times: Sequence[Floats], chosen: Bools) -> l
     all calls. If the ranks' tasks in a step differ, all tasks lose time in proportion.
     """
     left = [np.ones(len(rank_times)) for rank_times in times]
-    for step in np.flatnonzero(chosen.any(axis=0)).tolist():
-        places = [np.flatnonzero(step_places(rank) == step) for rank in graph.ranks]
-        own = [rank_times[place] for rank_times, place in zip(times, places, strict=True)]
-        alike = len({len(rank_times) for rank_times in own}) == 1
-        usual = lower_median(np.array(own)) if alike else 0.0
-        sums = np.array([rank_times.sum() for rank_times in own])
-        excess = sums - lower_median(sums[:, None])
-        for index in np.flatnonzero(chosen[:, step] & (excess > 0)).tolist():
-            over = np.maximum(0.0, own[index] - usual)
-            removed = over * min(1.0, excess[index] / max(1.0, over.sum()))
-            left[index][places[index]] = 1.0 - removed / np.maximum(1.0, own[index])
+    for peers in graph.list_peers():
+        for step in np.flatnonzero(chosen[peers].any(axis=0)).tolist():
+            places = [np.flatnonzero(step_places(graph.ranks[peer]) == step) for peer in peers]
+            own = [times[peer][place] for peer, place in zip(peers, places, strict=True)]
+            alike = len({len(rank_times) for rank_times in own}) == 1
+            usual = lower_median(np.array(own)) if alike else 0.0
+            sums = np.array([rank_times.sum() for rank_times in own])
+            excess = sums - lower_median(sums[:, None])
+            for index in np.flatnonzero(chosen[peers, step] & (excess > 0)).tolist():
+                over = np.maximum(0.0, own[index] - usual)
+                removed = over * min(1.0, excess[index] / max(1.0, over.sum()))
+                left[peers[index]][places[index]] = 1.0 - removed / np.maximum(1.0, own[index])
     return left
 
 
@@ -305,31 +331,6 @@ def shorten_gaps(graph: Graph, by_ns: Mapping[int, Floats]) -> Graph:
     )
 
 
-def _even_out_sums(graph: Graph, late: Sequence[int] | None) -> Graph:
-    """Even out ranks by their sums over the window, if tasks cannot be compared one by one."""
-    work = [float(rank.work_ns[rank.collective == NONE].sum()) for rank in graph.ranks]
-    host = [float(rank.gap_ns.sum() + rank.call_ns.sum()) for rank in graph.ranks]
-    usual = sorted(work)[(len(work) - 1) // 2], sorted(host)[(len(host) - 1) // 2]
-    ratios = {
-        rank.tasks.rank: (min(1.0, usual[0] / max(1.0, w)), min(1.0, usual[1] / max(1.0, h)))
-        for rank, w, h in zip(graph.ranks, work, host, strict=True)
-    }
-
-    def edit(rank: RankGraph) -> RankGraph:
-        if late is not None and rank.tasks.rank not in late:
-            return rank
-        of_work, of_host = ratios[rank.tasks.rank]
-        alone = rank.collective == NONE
-        return replace(
-            rank,
-            gap_ns=rank.gap_ns * of_host,
-            call_ns=rank.call_ns * of_host,
-            work_ns=np.where(alone, rank.work_ns * of_work, rank.work_ns),
-        )
-
-    return edit_ranks(graph, edit)
-
-
 def scale_work(graph: Graph, ratio: float | Callable[[RankGraph], Floats | float]) -> Graph:
     """Scale the device time of all work except collectives."""
 
@@ -339,6 +340,11 @@ def scale_work(graph: Graph, ratio: float | Callable[[RankGraph], Floats | float
         return replace(rank, work_ns=rank.work_ns * factor)
 
     return edit_ranks(graph, edit)
+
+
+def scale_ranks(graph: Graph, ratios: Mapping[int, float]) -> Graph:
+    """Scale the device time of the work of ranks, by rank; other ranks stay."""
+    return scale_work(graph, lambda rank: ratios.get(rank.tasks.rank, 1.0))
 
 
 def shorten_own_work(graph: Graph, by_ns: float) -> Graph:

@@ -166,6 +166,7 @@ def _connect_ranks(
         ),
         steps=len(steps),
         origin_ns=origin,
+        stages=analysis.time.mesh.number_stages() if analysis.time.mesh is not None else {},
         has_start=bool(rows.bools("first_of_window")[rows.ints("step") == steps[0]].any()),
     )
 
@@ -399,6 +400,7 @@ def build_host_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | G
         measured_ns=np.array([(window.end_ns - origin).astype(np.float64) for window in windows]),
         steps=len(steps),
         origin_ns=origin,
+        stages=analysis.time.mesh.number_stages() if analysis.time.mesh is not None else {},
         has_kernels=False,
         has_start=bool(len(rows))
         and bool(rows.bools("first_of_window")[rows.ints("step") == steps[0]].any()),

@@ -164,9 +164,9 @@ def _are_comparable(analysis: RunAnalysis, graph: Graph) -> bool:
 def find_excess(graph: Graph, loading_ns: Mapping[int, Floats], *, in_turn: bool = False) -> Floats:
     """Return the excess of own host or device time as [rank, step], 0 if not significant.
 
-    The reference is the lower median over the ranks in the same step. The noise is the larger of its
-    variation between steps and the deviation of the ranks from it. An excess below half of the largest
-    in its step is ignored. The host's first step is ignored if the profiler started in it.
+    The reference is the lower median over the ranks of the same stage in the same step. The noise is the
+    larger of its variation between steps and the deviation of the ranks from it. An excess below half of the
+    largest in its step is ignored. The host's first step is ignored if the profiler started in it.
 
     Args:
         graph: The measured steps.
@@ -188,11 +188,14 @@ def find_excess(graph: Graph, loading_ns: Mapping[int, Floats], *, in_turn: bool
         own = np.array([sum_per_step(graph, *each) for each in zip(graph.ranks, times, strict=True)])[
             :, first:
         ]
-        typical = lower_median(own)
+        typical = np.empty_like(own)
+        for peers in graph.list_peers():
+            typical[peers] = lower_median(own[peers])
         deviation = own - typical
         if in_turn:
             deviation = deviation - np.clip(deviation.min(axis=1, keepdims=True), 0.0, None)
-        noise = np.maximum(np.median(np.abs(typical - np.median(typical))), lower_median(np.abs(deviation)))
+        varied = np.abs(typical - np.median(typical, axis=1, keepdims=True))
+        noise = np.maximum(np.median(varied, axis=1).max(), lower_median(np.abs(deviation)))
         min_excess = np.maximum(np.maximum(_DEVIATIONS * noise, min_ratio * step), deviation.max(axis=0) / 2)
         excess[:, first:] = np.maximum(excess[:, first:], np.where(deviation > min_excess, deviation, 0.0))
     return excess

@@ -122,6 +122,7 @@ class Graph(Struct, frozen=True, kw_only=True):
         steps: Number of replayed steps.
         origin_ns: Time origin on the common clock.
         lost: Share of its rate that a communicator loses to concurrent communicators, by ``lane``.
+        stages: Pipeline stage of each rank, by rank; empty without a pipeline.
         has_start: True if the recording started in the first replayed step.
         has_kernels: True if the tasks are a device's kernels, False if they are spans of a thread.
     """
@@ -134,8 +135,16 @@ class Graph(Struct, frozen=True, kw_only=True):
     steps: int
     origin_ns: int
     lost: Mapping[int, float] = field(default_factory=dict)
+    stages: Mapping[int, int] = field(default_factory=dict)
     has_start: bool = True
     has_kernels: bool = True
+
+    def list_peers(self) -> list[list[int]]:
+        """Return the places of ranks that run the same program: those of one pipeline stage, else all."""
+        peers: dict[int, list[int]] = {}
+        for place, rank in enumerate(self.ranks):
+            peers.setdefault(self.stages.get(rank.tasks.rank, 0), []).append(place)
+        return list(peers.values())
 
 
 def step_places(rank: RankGraph) -> Int64s:

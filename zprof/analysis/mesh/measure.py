@@ -6,7 +6,7 @@ up until its first receive of a step has arrived; it drains in collectives that 
 steady.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from zprof.analysis.columns import Columns, Floats, Mask
 from zprof.analysis.mesh.roles import find_mesh_groups
 from zprof.model.collectives import CollectiveKind
 from zprof.model.mesh import Bubble, GroupRole, Mesh, MeshGroup, RoleTime
+
+#: The last of two ranks has several chunks if it sends before this share of the compute of one message.
+_EARLY_RATIO = 0.58
+_MAX_CHUNKS = 9
 
 
 def measure_mesh(analysis: RunAnalysis) -> Mesh | None:
@@ -74,7 +78,7 @@ def measure_bubble(analysis: RunAnalysis, groups: tuple[MeshGroup, ...]) -> Bubb
         np.isin(np.array(list(analysis.collectives.texts("group"))), sorted(spanning))
     )
     stages = max(len(group.ranks) for group in pipelines)
-    micro_batches, virtual = count_micro_batches(messages, pipelines)
+    micro_batches, virtual = count_micro_batches(messages, pipelines, _mean_compute_ns(analysis))
     waits = _read_waits(messages)
     first = _mark_first_receives(messages)
     warm_up, steady = float(waits[first].sum()) / count, float(waits[~first].sum()) / count
@@ -92,23 +96,59 @@ def measure_bubble(analysis: RunAnalysis, groups: tuple[MeshGroup, ...]) -> Bubb
     )
 
 
-def count_micro_batches(messages: Columns, pipelines: Sequence[MeshGroup]) -> tuple[int, int]:
+def _mean_compute_ns(analysis: RunAnalysis) -> dict[int, float]:
+    """Return the compute of each rank per step."""
+    ranks = analysis.steps.group_by("rank")
+    numbers = analysis.steps.ints("rank")[ranks.first].tolist()
+    sums = ranks.sum(analysis.steps.floats("compute_ns")) / ranks.sizes
+    return dict(zip(numbers, sums.tolist(), strict=True))
+
+
+def count_micro_batches(
+    messages: Columns, pipelines: Sequence[MeshGroup], compute_ns: Mapping[int, float]
+) -> tuple[int, int]:
     """Return micro-batches per step and model chunks per stage.
 
     The first stage sends one activation to the second for each micro-batch and chunk. With several chunks it
     also receives activations from the last stage and sends gradients back to it, for all chunks but one.
+
+    In a pipeline of two ranks these are the same rank, so m (2 v - 1) messages may have any v. With one
+    chunk the last rank sends nothing before its first micro-batch went forward and backward (two thirds of it
+    with split weight gradients), with several chunks it sends after the forward of one chunk.
+
+    Args:
+        messages: Sends and receives of the pipelines.
+        pipelines: Their groups.
+        compute_ns: Compute of each rank per step.
     """
     group = max(pipelines, key=lambda each: len(each.ranks))
     first, second, last = group.ranks[0], group.ranks[1], group.ranks[-1]
     rank, peer = messages.ints("rank"), messages.ints("peer_rank", -1)
-    is_send = np.array([kind == CollectiveKind.SEND.value for kind in messages.texts("kind")], dtype=bool)
+    is_send = messages.texts("kind").equals(CollectiveKind.SEND.value)
     steps = max(1, len(np.unique(messages.ints("step")[rank == first])))
     forward = int((is_send & (rank == first) & (peer == second)).sum()) / steps
-    wrapped = int((is_send & (rank == first) & (peer == last)).sum()) / steps if len(group.ranks) > 2 else 0
+    if len(group.ranks) == 2:
+        count = round(forward)
+        is_chunked = _sends_early(messages.at(rank == last), count, compute_ns.get(last, 0.0))
+        virtual = next((v for v in range(2, _MAX_CHUNKS) if count % (2 * v - 1) == 0), 1) if is_chunked else 1
+        return max(1, count // (2 * virtual - 1)), virtual
+    wrapped = int((is_send & (rank == first) & (peer == last)).sum()) / steps
     if wrapped and forward > wrapped:  # m v and m (v - 1)
         micro_batches = round(forward - wrapped)
         return max(1, micro_batches), max(1, round(forward / micro_batches))
     return max(1, round(forward)), 1
+
+
+def _sends_early(messages: Columns, count: int, compute_ns: float) -> bool:
+    """Return whether the last rank sends long before its share of ``count`` messages is computed."""
+    is_send = messages.texts("kind").equals(CollectiveKind.SEND.value)
+    step, start, end = messages.ints("step"), messages.ints("start_ns"), messages.ints("end_ns")
+    times = []
+    for number in np.unique(step):
+        sent, received = (step == number) & is_send, (step == number) & ~is_send
+        if sent.any() and received.any():
+            times.append(start[sent].min() - end[received].min())
+    return bool(times) and float(np.median(times)) < _EARLY_RATIO * compute_ns / max(1, count)
 
 
 def _spans_stages(group: MeshGroup, pipelines: Sequence[MeshGroup]) -> bool:

@@ -95,10 +95,18 @@ def _whole_steps(analysis: RunAnalysis) -> Columns:
     rows = rows.at((steps.count_distinct(ranks) == len(np.unique(ranks)))[steps.codes])
     rows = rows.at(np.lexsort((rows.ints("rank"), rows.ints("step"))))
     return rows.with_columns(
+        stage=_find_stages(analysis, rows.ints("rank")),
         queued_ns=np.zeros(len(rows)),
         rest_ns=rows.ints("idle_ns") + rows.ints("unexplained_ns"),
         own_ns=rows.ints("wall_ns") - (rows.ints("exposed_wait_ns") + rows.ints("exposed_transfer_ns")),
     )
+
+
+def _find_stages(analysis: RunAnalysis, ranks: Int64s) -> Int64s:
+    """Return the pipeline stage of each rank, 0 without a pipeline."""
+    mesh = analysis.time.mesh
+    stages = mesh.number_stages() if mesh is not None else {}
+    return np.array([stages.get(rank, 0) for rank in ranks.tolist()], dtype=np.int64)
 
 
 def _look_up_queued(host: Columns, rows: Columns) -> Floats:
@@ -136,7 +144,11 @@ def _host_stalls(analysis: RunAnalysis, steps: Columns) -> Floats:
     if pieces is None or len(pieces[2]) < 2:  # one rank has no others
         return np.full(len(steps), np.nan)
     times, piece_steps, ranks = pieces
-    behind = times - _median_of_others(times)
+    of_rank, behind = _find_stages(analysis, ranks), np.zeros_like(times)
+    for stage in np.unique(of_rank):
+        mine = of_rank == stage
+        if mine.sum() > 1:
+            behind[:, mine] = times[:, mine] - _median_of_others(times[:, mine])
     jitter = _JITTER_DEVIATIONS * np.median(np.abs(behind - np.median(behind, axis=0)), axis=0)
     clear = np.where(behind > jitter, behind, 0.0)
     stalls = []
@@ -198,8 +210,10 @@ def _median_of_others(values: Table) -> Table:
 
 def _longer_than_others(rows: Columns, column: str, ranks: int) -> Table:
     values = rows.floats(column)
-    others = Instances(rows.ints("step")).median_of_others(values)
-    return _make_table(values - np.nan_to_num(others), ranks)
+    peers = rows.group_by("step", "stage")
+    others = Instances(peers.codes).median_of_others(values)
+    is_staged = rows.ints("stage").any()
+    return _make_table(values - np.where(np.isnan(others), values if is_staged else 0.0, others), ranks)
 
 
 def _make_table(values: Floats, ranks: int) -> Table:

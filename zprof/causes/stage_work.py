@@ -1,0 +1,83 @@
+"""What the causes of unequal pipeline stages share: signal, evidence, and the step with equal stages."""
+
+from collections.abc import Mapping, Sequence
+
+from zprof.analysis.analysis import RunAnalysis, make_fact, mean_wall_ns
+from zprof.analysis.mesh.stages import Stages, measure_stages
+from zprof.causes.cause import Signal
+from zprof.model.findings import Confidence, Finding
+from zprof.model.quantities import Unit
+from zprof.step.edits import scale_ranks
+from zprof.step.tasks import Graph
+
+#: Minimum excess of a stage as a share of the step: for a finding, and for high confidence.
+MIN_STEP_RATIO, _SURE_STEP_RATIO = 0.02, 0.05
+_MAX_RANKS = 3
+WORK_EVIDENCE: Mapping[str, tuple[str, Unit]] = {
+    "stage_work_excess": ("work of this stage beyond the mean {per_step}", Unit.NS),
+    "stage_{stage}_work": ("work of stage {stage} {per_step}", Unit.NS),
+    "stage_calls": ("kernels of this stage {per_step}", Unit.COUNT),
+    "other_calls": ("kernels of the stage with the median time {per_step}", Unit.COUNT),
+    "bubble_per_step": ("waits for other stages {per_step}, mean of the ranks", Unit.NS),
+}
+
+
+def rate_excess(analysis: RunAnalysis, excess_ns: float) -> Confidence:
+    """Return the confidence that a stage which is longer by this time sets the pace of the pipeline."""
+    is_sure = excess_ns >= _SURE_STEP_RATIO * mean_wall_ns(analysis)
+    return Confidence.HIGH if is_sure else Confidence.MEDIUM
+
+
+def make_work_signal(
+    analysis: RunAnalysis, stages: Stages, words: Mapping[str, object] | None = None
+) -> Signal:
+    """Return the signal of the stage with the most work; ``words`` are further words of the sentence."""
+    full, reference = stages.find_fullest(), stages.stages[stages.reference]
+    excess_ns = full.work_ns - stages.mean_work_ns
+    return Signal(
+        confidence=rate_excess(analysis, excess_ns),
+        words={
+            "stage": full.stage + 1,
+            "stages": len(stages.stages),
+            "ranks": name_ranks(full.ranks),
+            "more": excess_ns / stages.mean_work_ns,
+            "excess": excess_ns,
+            **(words or {}),
+        },
+        facts=[
+            make_fact("stage_work_excess", excess_ns),
+            *(
+                make_fact("stage_{stage}_work", each.work_ns, stage=each.stage + 1)
+                for each in stages.stages
+                if each in (full, reference)
+            ),
+            make_fact("stage_calls", full.calls),
+            make_fact("other_calls", reference.calls),
+            make_fact("bubble_per_step", stages.bubble.total_ns),
+        ],
+        lost_ns=excess_ns,
+    )
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks as text: "rank 3", "ranks 4 to 7", "ranks 0, 2 and 6 more"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    named = ", ".join(str(rank) for rank in ranks[:_MAX_RANKS])
+    more = len(ranks) - _MAX_RANKS
+    return f"ranks {named} and {more} more" if more > 0 else f"ranks {named}"
+
+
+def balance_stages(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Return the step in which all stages have the mean work, and that in which only the fullest one has."""
+    stages = measure_stages(analysis)
+    if stages is None:
+        return []
+    mean_ns, full = stages.mean_work_ns, stages.find_fullest()
+    ratios = {rank: mean_ns / stage.work_ns for stage in stages.stages for rank in stage.ranks}
+    return [
+        scale_ranks(graph, ratios),
+        scale_ranks(graph, {rank: ratios[rank] for rank in full.ranks}),
+    ]
