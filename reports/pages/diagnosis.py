@@ -41,6 +41,7 @@ from zprof.reports.pages.head import build_head_blocks
 from zprof.reports.pages.ledger import (
     build_ledger_table,
     build_unexplained_section,
+    describe_partial_group,
     step_ns,
 )
 from zprof.reports.pages.memory import build_history_sections, build_memory_section, find_history_rank
@@ -95,7 +96,9 @@ def _build_main_sections(report: Report) -> tuple[Section, ...]:
     if report.time.per_rank:
         title = "Where the time goes"
         table = build_ledger_table(report)
-        return make_section("ledger", title, "", table, describe_critical_path(report))
+        asked = describe_partial_group(report)
+        note = Note(text=asked) if asked else None
+        return make_section("ledger", title, "", table, describe_critical_path(report), note)
     if find_history_rank(report.memory) is None:
         return build_memory_section(report, short=True)
     tables = (

@@ -6,12 +6,13 @@ from itertools import accumulate
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.base.formatting import format_ns, format_percent
+from zprof.base.formatting import format_bytes, format_ns, format_percent, format_rate
 from zprof.model.cursor import Cursor, every, get, read
 from zprof.model.quantities import BOUND_WORDS, Aggregation, Bound, Bounds, Value, negate_bound
 from zprof.model.report import Report
 from zprof.model.time import (
     LEDGER_NAMES,
+    PartialGroup,
     RankTime,
     Time,
     WindowPolicy,
@@ -20,6 +21,7 @@ from zprof.model.time import (
     mean_over_ranks,
 )
 from zprof.reports.page import Item, ItemList, Note, Paragraph, Section, make_section
+from zprof.reports.pages.names import format_ranks, group_name
 from zprof.reports.table import (
     Bar,
     Cell,
@@ -44,6 +46,11 @@ _COLOURS = {
 _MIN_TERM_NS = 50_000
 #: Source of a window with steps marked by the program itself.
 _MARKED = "recorder"
+#: Below this share of a step, nobody is asked for another rank's trace.
+_MIN_PARTIAL_RATIO = 0.01
+#: Below this factor, a link counts as about as fast as usual.
+_MIN_SLOW_FACTOR = 2.0
+_MAX_ASKED = 3
 #: Smaller shares of the growth get no line.
 _MIN_REST_RATIO = 0.05
 #: Reasons for the growth of a term, if no cause is found.
@@ -67,7 +74,7 @@ def build_ledger_section(report: Report) -> tuple[Section, ...]:
     before = report.comparison.baseline_time if report.comparison else ()
     if report.comparison and before:
         lines.append(describe_exposure(f"Collectives in {report.comparison.baseline}", before, period))
-    lines += [describe_unsplit_time(ranks), describe_window(report.time)]
+    lines += [describe_unsplit_time(ranks), describe_partial_group(report), describe_window(report.time)]
     return make_section(
         "ledger",
         TITLE,
@@ -250,6 +257,48 @@ def describe_unsplit_time(ranks: Sequence[RankTime]) -> str:
         f"{unsplit} of the exposed time is in collectives that could not be compared on all "
         "ranks; there a late rank looks like a slow link (≥ and ≤ are bounds)."
     )
+
+
+def describe_partial_group(report: Report) -> str:
+    """Describe what the loaded ranks bound, and which trace to add; empty if no rank is missing, or little is
+    lost.
+    """
+    partial, period = report.time.partial, report.time.basis
+    if partial is None or partial.exposed_ns < _MIN_PARTIAL_RATIO * step_ns(report.time.per_rank):
+        return ""
+    total = f"{format_ns(partial.total_ns)} {period} in {_name_collectives(partial.group)}"
+    exposed = f"{format_ns(partial.exposed_ns)} of {total} is exposed"
+    if partial.least_bus_bytes_per_s is None:
+        return f"{exposed}: a rank is late, or the link is slow. {_ask_for_ranks(partial)}"
+    rate = format_rate(partial.least_bus_bytes_per_s)
+    least = f"{format_bytes(partial.bytes)} in this time is at least {rate}"
+    factor, usual = partial.slowdown_factor, partial.usual_bus_bytes_per_s
+    if factor is None or usual is None:
+        return f"{exposed}. {least}: a rank is late, or the link is that slow. {_ask_for_ranks(partial)}"
+    place = "within a node" if partial.is_within_node else "between nodes"
+    compared = f"{least}, where {format_rate(usual)} {place} are usual"
+    if factor < _MIN_SLOW_FACTOR:
+        waiting = format_ns(partial.total_ns * max(0.0, 1 - 1 / factor))
+        return f"{exposed}. {compared}: on a usual link at most {waiting} of it is waiting for a late rank."
+    return (
+        f"{exposed}. {compared}: a rank is late, or the link is up to {factor:.0f} times too slow. "
+        f"{_ask_for_ranks(partial)}"
+    )
+
+
+def _name_collectives(group: str) -> str:
+    """Name a group, or the stream that stands for a group without metadata."""
+    stream = group.removeprefix("stream:")
+    return f"group {group_name(group)}" if stream == group else f"collectives of stream {group_name(stream)}"
+
+
+def _ask_for_ranks(partial: PartialGroup) -> str:
+    """Name the traces that tell a late rank from a slow link."""
+    if not partial.missing_ranks:
+        return "Add the traces of the missing ranks: they tell which."
+    first, *others = partial.missing_ranks
+    more = f", then of {format_ranks(others, _MAX_ASKED)}" if others else ""
+    return f"Add the trace of rank {first}{more}: it tells which."
 
 
 def describe_window(time: Time) -> str:

@@ -19,6 +19,7 @@ from zprof.analysis.facts import describe_run, find_engine
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.time.analyse import analyse_time
+from zprof.analysis.time.collective_times import measure_partial_group
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.passes import NO_PASSES
 from zprof.model.endings import RankEnd
@@ -128,14 +129,15 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         hang=_find_hang(run),
         endings=find_endings(run),
     )
-    return _with_mesh(analysis)
+    return _with_groups(analysis)
 
 
-def _with_mesh(analysis: RunAnalysis) -> RunAnalysis:
-    """Return the analysis with the roles of its process groups."""
+def _with_groups(analysis: RunAnalysis) -> RunAnalysis:
+    """Return the analysis with the roles of its process groups, and what is known of an incomplete one."""
     from zprof.analysis.mesh.measure import measure_mesh
 
-    return replace(analysis, time=replace(analysis.time, mesh=measure_mesh(analysis)))
+    partial = measure_partial_group(analysis.run, analysis.time.collectives)
+    return replace(analysis, time=replace(analysis.time, mesh=measure_mesh(analysis), partial=partial))
 
 
 def analyse_memory_only(run: Run) -> RunAnalysis:
@@ -188,7 +190,7 @@ def analyse_time_only(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Run
         engine=find_engine(run),
         endings=find_endings(run),
     )
-    return _with_mesh(analysis)
+    return _with_groups(analysis)
 
 
 def _analyse_hang(run: Run) -> RunAnalysis:

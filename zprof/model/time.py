@@ -236,6 +236,35 @@ class ExposedInCollectives(Struct, frozen=True, kw_only=True):
         return SPLIT_BOUNDS if self.bound else {}
 
 
+class PartialGroup(Struct, frozen=True, kw_only=True):
+    """What the loaded ranks of a group bound: sums per step, as a mean over these ranks.
+
+    ``exposed_ns`` is the exposed part of ``total_ns``, the time in all collectives of the group; both include
+    waiting. ``least_bus_bytes_per_s`` is the bus bandwidth if none of this time is waiting, so the link is at
+    least that fast; None if a size is unknown. ``usual_bus_bytes_per_s`` is that of machines with this device
+    within a node or between nodes (``is_within_node``); None if the device or the ranks are unknown.
+    ``missing_ranks`` are in rank order; empty if the ranks of the group are unknown.
+    """
+
+    group: str
+    group_size: int
+    loaded_ranks: int
+    missing_ranks: tuple[int, ...]
+    exposed_ns: int
+    total_ns: int
+    bytes: int
+    least_bus_bytes_per_s: float | None
+    usual_bus_bytes_per_s: float | None
+    is_within_node: bool | None
+
+    @property
+    def slowdown_factor(self) -> float | None:
+        """How many times slower than usual the link is if no rank is late; None if unknown."""
+        if not self.least_bus_bytes_per_s or not self.usual_bus_bytes_per_s:
+            return None
+        return self.usual_bus_bytes_per_s / self.least_bus_bytes_per_s
+
+
 class UnitTime(Struct, frozen=True, kw_only=True):
     """Collectives of one wrapped module: sums per step, as a mean over the loaded ranks of the group.
 
@@ -406,7 +435,8 @@ class Time(Struct, frozen=True, kw_only=True):
 
     ``step_noise_ns``: the means of two recordings of this job differ by no more than this in 95 % of cases;
     None if there are too few steps to estimate it. ``slowdown``: of an operation timeline, else None.
-    ``mesh``: roles of the process groups and time by role; None for jobs with one kind of group.
+    ``mesh``: roles of the process groups and time by role; None for jobs with one kind of group. ``partial``:
+    the group with missing ranks that has the most exposed time, None if no rank is missing.
     """
 
     per_rank: tuple[RankTime, ...] = ()
@@ -424,6 +454,7 @@ class Time(Struct, frozen=True, kw_only=True):
     step_noise_ns: int | None = None
     slowdown: Slowdown | None = None
     mesh: Mesh | None = None
+    partial: PartialGroup | None = None
 
     @property
     def bounds_by_rank(self) -> Mapping[int, Bounds]:

@@ -19,6 +19,7 @@ the number of replicas is known, and reported as a gap if not.
 """
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 from msgspec import Struct
@@ -31,11 +32,19 @@ from zprof.analysis.zero_formulas import (
     compute_expected_volume,
     compute_wire_parameter_bytes,
 )
-from zprof.model.collectives import UNKNOWN_GROUP, CollectiveKind, bus_factor
+from zprof.model.collectives import UNKNOWN_GROUP, CollectiveKind, bus_factor, is_unknown_size
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
-from zprof.model.report import Volume
-from zprof.model.time import CollectiveTime, ExposedInCollectives, LinkFit, MessageSizes, UnitTime
+from zprof.model.machines import find_machine
+from zprof.model.report import RunFacts, Volume
+from zprof.model.time import (
+    CollectiveTime,
+    ExposedInCollectives,
+    LinkFit,
+    MessageSizes,
+    PartialGroup,
+    UnitTime,
+)
 from zprof.model.training import TrainingFacts
 
 #: Columns needed for a bandwidth.
@@ -223,6 +232,50 @@ def sum_exposed_in_collectives(collectives: Columns, steps: StepCounts) -> Expos
     is_bound = collectives.bools("bound")
     bound = is_unsplit(sum_exposed(collectives), sum_exposed(collectives.at(is_bound)))
     return ExposedInCollectives(wait_ns=round(waits), transfer_ns=round(transfers), bound=bound)
+
+
+def measure_partial_group(run: RunFacts, collectives: Iterable[CollectiveTime]) -> PartialGroup | None:
+    """Return what the loaded ranks say about the incomplete group with the most exposed time."""
+    loaded, by_group = frozenset(run.ranks_loaded), dict[str, list[CollectiveTime]]()
+    for entry in collectives:
+        ranks = parse_group_ranks(entry.group)
+        if entry.bound and entry.group_size != 1 and not (ranks and ranks <= loaded):
+            by_group.setdefault(entry.group, []).append(entry)
+    if not by_group or len(loaded) >= run.world_size:
+        return None
+    entries = max(by_group.values(), key=lambda found: sum(entry.exposed_ns for entry in found))
+    size, total_ns = entries[0].group_size, sum(entry.total_ns for entry in entries)
+    ranks = parse_group_ranks(entries[0].group) or frozenset(
+        range(run.world_size) if size == run.world_size else ()
+    )
+    is_sized = not any(is_unknown_size(entry.kind, entry.bytes) for entry in entries)
+    carried = sum(entry.bytes * bus_factor(CollectiveKind(entry.kind), size) for entry in entries)
+    usual, is_within_node = _find_usual_link(run.device, ranks)
+    return PartialGroup(
+        group=entries[0].group,
+        group_size=size,
+        loaded_ranks=len(ranks & loaded) or len(loaded),
+        missing_ranks=tuple(sorted(ranks - loaded)),
+        exposed_ns=sum(entry.exposed_ns for entry in entries),
+        total_ns=total_ns,
+        bytes=sum(entry.bytes for entry in entries),
+        least_bus_bytes_per_s=carried / total_ns * 1e9 if is_sized and carried and total_ns else None,
+        usual_bus_bytes_per_s=usual,
+        is_within_node=is_within_node,
+    )
+
+
+def _find_usual_link(device: str, ranks: frozenset[int]) -> tuple[float | None, bool | None]:
+    """Return the usual bus bandwidth between ranks of a group, and True if they fit into one node.
+
+    Nodes are taken to hold consecutive ranks, as launchers number them.
+    """
+    machine = find_machine(device)
+    if machine is None or not ranks:
+        return None, None
+    is_within_node = len({rank // machine.devices_per_node for rank in ranks}) == 1
+    between = machine.node_bytes_per_s / machine.devices_per_node
+    return (machine.intra_bytes_per_s if is_within_node else between), is_within_node
 
 
 class FittedLine(Struct, frozen=True, kw_only=True):

@@ -90,7 +90,53 @@ _ALIGNMENT = (
         inputs=("matched",),
     ),
 )
-CHECKS_HELP: tuple[Metric, ...] = (*_VOLUME, *_SUMS, *_ALIGNMENT)
+_PARTIAL_GROUP = (
+    "Sum per step over the collectives of the group with missing ranks that has the most exposed time, "
+    "averaged over its loaded ranks. "
+)
+_PARTIAL = (
+    Metric(
+        path="time.partial.exposed_ns",
+        has_interval=False,
+        title="exposed time in an incomplete group",
+        help=f"{_PARTIAL_GROUP}It may be waiting for a rank that is not loaded.",
+        inputs=("total_ns",),
+    ),
+    Metric(
+        path="time.partial.total_ns",
+        has_interval=False,
+        title="time in an incomplete group",
+        help=f"{_PARTIAL_GROUP}Hidden and exposed.",
+        inputs=("exposed_ns",),
+    ),
+    Metric(
+        path="time.partial.bytes",
+        has_interval=False,
+        title="bytes in an incomplete group",
+        help=f"{_PARTIAL_GROUP}Full tensors.",
+        inputs=("least_bus_bytes_per_s",),
+    ),
+    Metric(
+        path="time.partial.least_bus_bytes_per_s",
+        has_interval=False,
+        better=Better.MORE,
+        title="least bus bandwidth of an incomplete group",
+        help="The bus bandwidth of its collectives if no part of their time is waiting. The link is at least "
+        "this fast.",
+        formula="bytes x bus factor / time",
+        inputs=("bytes", "total_ns", "usual_bus_bytes_per_s"),
+    ),
+    Metric(
+        path="time.partial.usual_bus_bytes_per_s",
+        has_interval=False,
+        better=Better.NEITHER,
+        title="usual bus bandwidth",
+        help="What machines with this device reach, within a node or between nodes. Nodes are taken to hold "
+        "consecutive ranks.",
+        inputs=("least_bus_bytes_per_s",),
+    ),
+)
+CHECKS_HELP: tuple[Metric, ...] = (*_VOLUME, *_SUMS, *_ALIGNMENT, *_PARTIAL)
 
 
 MEAN = "Sum per step, averaged over the loaded ranks of the group."
