@@ -189,11 +189,11 @@ def build_collective_table(report: Report) -> Table:
     several, wide = int(_has_groups(time)), 100 if _has_groups(time) or _has_types(time) else 0
     fields = (
         name_field("kind", help="kind of collective"),
-        name_field(
-            "group",
-            help="the process group: its ranks, and what the program calls it",
-            lifted=True,
-            show=group_name,
+        Field(
+            name_field(
+                "group", help="the process group: its ranks, and what the program calls it", lifted=True
+            ).column,
+            lambda place: _name_group_and_hosts(get(place)),
         ),
         name_field("dtype", title="type", help="element type", lifted=True),
         metric_field(f"{_COLLECTIVES}count"),
@@ -262,8 +262,14 @@ def _name_group_and_type(entries: Sequence[CollectiveTime]) -> str:
     """Return the group and element type of the first entry."""
     if not entries:
         return ""
-    group, dtype = f"group {group_name(entries[0].group)}", entries[0].dtype
+    group, dtype = f"group {_name_group_and_hosts(entries[0])}", entries[0].dtype
     return f"{group}, type {dtype}" if dtype else group
+
+
+def _name_group_and_hosts(entry: CollectiveTime) -> str:
+    """Return the name of a group, and the number of its hosts if there are several."""
+    hosts = f" on {entry.hosts} hosts" if entry.hosts is not None and entry.hosts > 1 else ""
+    return f"{group_name(entry.group)}{hosts}"
 
 
 def name_collective(entry: CollectiveTime) -> str:

@@ -6,6 +6,7 @@ for the causes: facts (numbers), and what is missing to test a cause. The wordin
 of its cause (:mod:`zprof.causes.cause`).
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from zprof.analysis.intervals import Int64s
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.time.analyse import analyse_time
 from zprof.analysis.time.collective_times import measure_partial_group
+from zprof.analysis.time.decomposition import parse_group_ranks
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.passes import NO_PASSES
 from zprof.model.endings import RankEnd
@@ -133,9 +135,16 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
 
 
 def _with_groups(analysis: RunAnalysis) -> RunAnalysis:
-    """Return the analysis with the roles of its process groups, and what is known of an incomplete one."""
+    """Return the analysis with hosts and roles of its process groups, and what an incomplete one bounds."""
     from zprof.analysis.mesh.measure import measure_mesh
 
+    groups = {entry.group for entry in analysis.time.collectives}
+    hosts = {group: count_ranks_by_host(analysis, group) for group in groups}
+    collectives = tuple(
+        entry if (found := hosts[entry.group]) is None else replace(entry, hosts=len(found))
+        for entry in analysis.time.collectives
+    )
+    analysis = replace(analysis, time=replace(analysis.time, collectives=collectives))
     partial = measure_partial_group(analysis.run, analysis.time.collectives)
     return replace(analysis, time=replace(analysis.time, mesh=measure_mesh(analysis), partial=partial))
 
@@ -246,6 +255,14 @@ def _find_hang(run: Run) -> Hang | None:
     from zprof.analysis.hang.find_hang import find_hang
 
     return find_hang(run)
+
+
+def count_ranks_by_host(analysis: RunAnalysis, group: str) -> dict[str, int] | None:
+    """Return a group's number of ranks per host, None if ranks or hosts are unknown."""
+    ranks = parse_group_ranks(group)
+    if not ranks or not ranks <= set(analysis.hosts):
+        return None
+    return dict(Counter(analysis.hosts[rank] for rank in ranks))
 
 
 def _list_hosts(run: Run) -> dict[int, str]:

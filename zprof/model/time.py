@@ -188,7 +188,8 @@ class CollectiveTime(Struct, frozen=True, kw_only=True):
     and transfers upper bounds, as noted in ``method``. ``exposed_ns`` is exposed_wait + exposed_transfer,
     split at the arrival of the last rank. ``tail_ns``: median time from a rank's end to the last end.
     Bandwidths are computed from the intrinsic time (last start to first end), in bytes per second; they are
-    None if that time is below the resolution of the clocks.
+    None if that time is below the resolution of the clocks. ``hosts``: number of hosts of the group's ranks,
+    None if a rank or its host is unknown.
     """
 
     kind: str
@@ -211,6 +212,7 @@ class CollectiveTime(Struct, frozen=True, kw_only=True):
     intrinsic_ns: int | None = None
     exposed_wait_ns: int | None = None
     exposed_transfer_ns: int | None = None
+    hosts: int | None = None
 
     @property
     def bounds(self) -> Bounds:

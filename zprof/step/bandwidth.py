@@ -21,7 +21,6 @@ different sharding groups that all_reduce the gradient shards left by the reduce
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -31,6 +30,7 @@ from zprof.analysis.analysis import (
     Fact,
     RunAnalysis,
     Untested,
+    count_ranks_by_host,
     make_fact,
     make_untested,
     mean_per_step,
@@ -234,14 +234,6 @@ def find_slow_rank(slow: list[GroupRate], fast: list[GroupRate]) -> int | None:
     suspects = frozenset.intersection(*(parse_group_ranks(rate.group) for rate in slow))
     suspects -= frozenset().union(*(parse_group_ranks(rate.group) for rate in fast))
     return next(iter(suspects)) if len(suspects) == 1 else None
-
-
-def count_ranks_by_host(analysis: RunAnalysis, group: str) -> dict[str, int] | None:
-    """Return a group's number of ranks per host, None if ranks or hosts are unknown."""
-    ranks = parse_group_ranks(group)
-    if not ranks or not ranks <= set(analysis.hosts):
-        return None
-    return dict(Counter(analysis.hosts[rank] for rank in ranks))
 
 
 def spans_hosts(analysis: RunAnalysis, group: str) -> bool | None:

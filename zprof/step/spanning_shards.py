@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from zprof.analysis.analysis import (
     RunAnalysis,
     Untested,
+    count_ranks_by_host,
     find_missing_collectives,
     make_untested,
     mean_wall_ns,
@@ -19,7 +20,7 @@ from zprof.analysis.analysis import (
 from zprof.analysis.columns import Columns
 from zprof.analysis.time.decomposition import select_kind
 from zprof.model.collectives import CollectiveKind
-from zprof.step.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
+from zprof.step.bandwidth import bandwidth_within_hosts, bus_bandwidths
 from zprof.step.links import read_latencies
 from zprof.step.one_rank import (
     StepModel,
