@@ -52,7 +52,7 @@ _KIND_PREFIXES: tuple[tuple[str, CollectiveKind | None], ...] = (
     ("startcoalescing", None),
 )
 _NAMESPACES = re.compile(
-    r"(?:c10d|symm_mem|_c10d_functional)::|(?:nccl|gloo):|(?:multimem_|one_shot_|two_shot_|_low_contention_)"
+    r"(?:c10d|symm_mem|_c10d_functional)::|(?:nccl|gloo|xccl):|(?:multimem_|one_shot_|two_shot_|_low_contention_)"
 )
 #: Maximum length of a name read from a file.
 _MAX_TEXT = 400

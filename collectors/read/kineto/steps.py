@@ -22,7 +22,7 @@ _STEP = re.compile(rf"({'|'.join(_STEP_NAMES)})[ #:_-]{{0,3}}(\d{{1,15}})\s*")
 _OPTIMIZER = re.compile(r"Optimizer\.step#.*")
 #: Operators that are specific to optimizers; used if the trace lacks the optimizer's range.
 _UPDATES = re.compile(r"aten::(_fused_(adamw?|sgd|adagrad)|_foreach_addcdiv)_")
-_COLLECTIVE_CALL = re.compile(r"c10d::|nccl:|gloo:|record_param_comms")
+_COLLECTIVE_CALL = re.compile(r"c10d::|nccl:|xccl:|gloo:|record_param_comms")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*")
 #: Old traces have user annotations among the operators.
 _HOST_CATEGORIES = frozenset({"user_annotation", "cpu_op"})

@@ -32,7 +32,9 @@ _ROOTED_KINDS = frozenset(
 )
 _OPERATOR_PREFIXES = ("c10d::", "_c10d_functional::", "symm_mem::")
 _FUSED_PREFIX = "symm_mem::fused_"
-NCCL_PREFIX = "nccl:"
+#: Prefixes of the ranges that torch writes around collectives of NCCL and of oneCCL
+#: (intel/torch-xpu-ops: src/xccl/ProcessGroupXCCL.cpp).
+RANGE_PREFIXES = ("nccl:", "xccl:")
 _MAX_TENSORS = 1 << 10
 _WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 #: Profiler categories that do not belong to one accelerator. ``""``: an event without a category.
@@ -206,8 +208,8 @@ def is_collective_operator(name: str) -> bool:
 
 
 def is_nccl_annotation(name: str) -> bool:
-    """Return True if a range is one that torch writes around an NCCL collective."""
-    return name.startswith(NCCL_PREFIX) and parse_collective_kind(name) is not None
+    """Return True if a range is one that torch writes around a collective of NCCL or oneCCL."""
+    return name.startswith(RANGE_PREFIXES) and parse_collective_kind(name) is not None
 
 
 def describe_operator(name: str, arguments: Arguments | None) -> LaunchDescription:
@@ -236,7 +238,7 @@ def _count_operator_elements(
     if name.startswith(_FUSED_PREFIX):  # the largest tensor may be the other operand
         return None
     dims = arguments.dims if arguments is not None and isinstance(arguments.dims, list) else []
-    if name.startswith(NCCL_PREFIX):
+    if name.startswith(RANGE_PREFIXES):
         return None if kind is CollectiveKind.ALL_GATHER else count_elements(dims)
     if kind is CollectiveKind.ALL_TO_ALL:
         return count_elements(dims, 1)

@@ -49,6 +49,7 @@ _KEPT_PREFIXES = (
     "_c10d_functional::",
     "gloo:",
     "nccl:",
+    "xccl:",
     "record_param_comms",
     "symm_mem::",
     "hcom_",

@@ -265,3 +265,12 @@ def test_compiled_functional_collectives_describe_their_kernel():
         kernel(30, 60, "triton_per_fused__fused_rms_norm_all_gather_into_tensor_wait_tensor_3", 7),
     )
     assert (row["kind"], row["dtype"]) == ("all_gather", "bfloat16")
+
+
+def test_ranges_of_oneccl_describe_its_kernels():
+    row, _ = one(
+        span("xccl:all_reduce", 7, 16, MAIN, **{"Input Dims": [[16]], "Input type": ["float"]}),
+        call(10, 12, 77, "urEnqueueKernelLaunch", "xpu_runtime"),
+        kernel(20, 30, "typeinfo name for Allreduce_small_kernel_scalar<float, 4>", correlation=77),
+    )
+    assert (row["kind"], row["dtype"], row["bytes"]) == ("all_reduce", "float32", 64)
