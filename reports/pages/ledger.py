@@ -21,7 +21,7 @@ from zprof.model.time import (
     mean_over_ranks,
 )
 from zprof.reports.page import Item, ItemList, Note, Paragraph, Section, make_section
-from zprof.reports.pages.names import format_ranks, group_name
+from zprof.reports.pages.names import group_name
 from zprof.reports.table import (
     Bar,
     Cell,
@@ -50,7 +50,6 @@ _MARKED = "recorder"
 _MIN_PARTIAL_RATIO = 0.01
 #: Below this factor, a link counts as about as fast as usual.
 _MIN_SLOW_FACTOR = 2.0
-_MAX_ASKED = 3
 #: Smaller shares of the growth get no line.
 _MIN_REST_RATIO = 0.05
 #: Reasons for the growth of a term, if no cause is found.
@@ -294,11 +293,12 @@ def _name_collectives(group: str) -> str:
 
 def _ask_for_ranks(partial: PartialGroup) -> str:
     """Name the traces that tell a late rank from a slow link."""
-    if not partial.missing_ranks:
+    if not partial.missing:
         return "Add the traces of the missing ranks: they tell which."
-    first, *others = partial.missing_ranks
-    more = f", then of {format_ranks(others, _MAX_ASKED)}" if others else ""
-    return f"Add the trace of rank {first}{more}: it tells which."
+    first, *others = partial.next_ranks
+    rest = partial.missing - len(partial.next_ranks)
+    more = f", then of {', '.join(map(str, others))}" if others else ""
+    return f"Add the trace of rank {first}{more}{f' and {rest} more' if rest else ''}: it tells which."
 
 
 def describe_window(time: Time) -> str:

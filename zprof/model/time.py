@@ -245,13 +245,15 @@ class PartialGroup(Struct, frozen=True, kw_only=True):
     waiting. ``least_bus_bytes_per_s`` is the bus bandwidth if none of this time is waiting, so the link is at
     least that fast; None if a size is unknown. ``usual_bus_bytes_per_s`` is that of machines with this device
     within a node or between nodes (``is_within_node``); None if the device or the ranks are unknown.
-    ``missing_ranks`` are in rank order; empty if the ranks of the group are unknown.
+    ``missing`` counts the ranks of the group that are not loaded; None if its ranks are unknown.
+    ``next_ranks``: the first of them, whose traces to add.
     """
 
     group: str
     group_size: int
-    loaded_ranks: int
-    missing_ranks: tuple[int, ...]
+    loaded: int
+    missing: int | None
+    next_ranks: tuple[int, ...]
     exposed_ns: int
     total_ns: int
     bytes: int

@@ -59,6 +59,8 @@ _MESSAGE_COLUMNS = (*BANDWIDTH_COLUMNS, "rank", "exposed_wait_ns", "exposed_tran
 _SIZE_EDGES = np.array([0, *(1 << exponent for exponent in range(10, 63, 2))], dtype=np.int64)
 _UNIT_COLUMNS = ("rank", "bytes", "bound", "exposed_wait_ns", "exposed_transfer_ns")
 _MIN_SPREAD = 2.0
+#: Missing ranks whose traces are asked for.
+_MAX_NEXT_RANKS = 4
 #: Maximum number of sizes, because slopes are computed over all pairs; more are thinned out.
 _MAX_SIZES = 256
 _POINT_TO_POINT = (CollectiveKind.SEND, CollectiveKind.RECV)
@@ -254,8 +256,9 @@ def measure_partial_group(run: RunFacts, collectives: Iterable[CollectiveTime]) 
     return PartialGroup(
         group=entries[0].group,
         group_size=size,
-        loaded_ranks=len(ranks & loaded) or len(loaded),
-        missing_ranks=tuple(sorted(ranks - loaded)),
+        loaded=len(ranks & loaded) or len(loaded),
+        missing=len(ranks - loaded) if ranks else None,
+        next_ranks=tuple(sorted(ranks - loaded)[:_MAX_NEXT_RANKS]),
         exposed_ns=sum(entry.exposed_ns for entry in entries),
         total_ns=total_ns,
         bytes=sum(entry.bytes for entry in entries),
