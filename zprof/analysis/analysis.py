@@ -30,6 +30,7 @@ from zprof.model.gap_texts.untested import UNTESTED_TEXTS
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import Hang
 from zprof.model.memory import Memory
+from zprof.model.mesh import ACTIVATION_ROLES
 from zprof.model.report import RunFacts, Volume
 from zprof.model.time import Time, WindowPolicy
 from zprof.model.training import Engine, TrainingFacts
@@ -146,7 +147,12 @@ def _with_groups(analysis: RunAnalysis) -> RunAnalysis:
     )
     analysis = replace(analysis, time=replace(analysis.time, collectives=collectives))
     partial = measure_partial_group(analysis.run, analysis.time.collectives)
-    return replace(analysis, time=replace(analysis.time, mesh=measure_mesh(analysis), partial=partial))
+    mesh = measure_mesh(analysis)
+    analysis = replace(analysis, time=replace(analysis.time, mesh=mesh, partial=partial))
+    if mesh is None or not len(analysis.passes):
+        return analysis
+    rows = select_state_rows(analysis, analysis.collectives).row
+    return replace(analysis, passes=analysis.passes.at(np.isin(analysis.passes.ints("row"), rows)))
 
 
 def analyse_memory_only(run: Run) -> RunAnalysis:
@@ -301,6 +307,18 @@ def select_steady_rows(analysis: RunAnalysis) -> Columns:
     """Return the collectives without the window's first ones, which include profiler start-up skew."""
     rows = analysis.collectives
     return rows.at(~rows.bools("first_of_window"))
+
+
+def select_state_rows(analysis: RunAnalysis, rows: Columns) -> Columns:
+    """Return the collectives that may carry states: all except messages of activations.
+
+    Groups without a role, and all groups of a job of a single dimension, may carry states.
+    """
+    mesh = analysis.time.mesh
+    if mesh is None or not len(rows):
+        return rows
+    names = [group.group for group in mesh.groups if group.role in ACTIVATION_ROLES]
+    return rows.at(~rows.texts("group").equals(*names)) if names else rows
 
 
 def measure_queueing_ns(rows: Columns) -> Int64s:

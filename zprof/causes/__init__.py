@@ -12,7 +12,9 @@ from pkgutil import iter_modules
 from zprof.causes.cause import Cause, Need
 from zprof.model.findings import read_index
 
-_SHARED = frozenset({"cause", "fix", "host_fixes", "lateness", "stage_work", "stuck"})
+_SHARED = frozenset(
+    {"cause", "exposed_role", "fix", "host_fixes", "lateness", "mesh_fixes", "stage_work", "stuck"}
+)
 
 
 @cache

@@ -98,6 +98,8 @@ class Sign(StrEnum):
     COPIES = "copies around collectives take long"
     HOST_WAITS = "the host waits for its device"
     LATE_LAUNCHES = "the host launches late"
+    EXPOSED_ROLE = "the messages of one kind of parallelism are exposed"
+    UNEQUAL_WORK = "ranks have unequal work"
 
 
 class Signal(Struct, frozen=True, kw_only=True):

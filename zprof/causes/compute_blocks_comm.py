@@ -23,6 +23,7 @@ from zprof.analysis.analysis import (
     make_untested,
     mean_per_step,
     mean_wall_ns,
+    select_state_rows,
     select_steady_rows,
 )
 from zprof.analysis.time.decomposition import select_kind
@@ -98,7 +99,9 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     missing = find_missing_collectives(analysis)
     if missing:
         return missing
-    gathers = select_kind(select_steady_rows(analysis), CollectiveKind.ALL_GATHER)
+    gathers = select_kind(
+        select_state_rows(analysis, select_steady_rows(analysis)), CollectiveKind.ALL_GATHER
+    )
     known = gathers.at(gathers.known("blocked_ns"))
     if not len(gathers):
         return None

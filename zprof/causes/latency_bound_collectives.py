@@ -65,7 +65,7 @@ CAUSE = Cause(
     # each message also waits for its last rank, so fewer messages wait less
     terms=("exposed_transfer_ns", "idle_ns", "exposed_wait_ns"),
     sign=Sign.SHORT_MESSAGES,
-    produces=(Sign.SLOW_MESSAGES, Sign.GATHERS_OF_BACKWARD),
+    produces=(Sign.SLOW_MESSAGES, Sign.GATHERS_OF_BACKWARD, Sign.EXPOSED_ROLE),
     proof=Proof.SPEEDS,
     outranks_signs=True,
     sentence="{kind}s of {size:bytes} take {each:ns}, {share:percent} of it is latency "

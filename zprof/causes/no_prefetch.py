@@ -25,6 +25,7 @@ from zprof.analysis.analysis import (
     make_fact,
     make_untested,
     mean_wall_ns,
+    select_state_rows,
     select_steady_rows,
 )
 from zprof.analysis.time.decomposition import select_kind
@@ -110,7 +111,9 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | Unte
     missing = find_missing_collectives(analysis)
     if missing:
         return missing
-    gathers = select_kind(select_steady_rows(analysis), CollectiveKind.ALL_GATHER)
+    gathers = select_kind(
+        select_state_rows(analysis, select_steady_rows(analysis)), CollectiveKind.ALL_GATHER
+    )
     gathers = gathers.at(gathers.ints("group_size") != 1)
     if not len(gathers) or np.median(gathers.group_by("rank", "step").sizes) < _MIN_GATHERS:
         return None

@@ -62,7 +62,7 @@ CAUSE = Cause(
     meaning="Parameters are sharded over hosts, so every gather crosses the slow link between them.",
     # each message also waits for its last rank, so fewer messages wait less
     terms=("exposed_transfer_ns", "idle_ns", "exposed_wait_ns"),
-    produces=(Sign.SLOW_MESSAGES, Sign.GATHERS_OF_BACKWARD, Sign.FIRST_GATHER),
+    produces=(Sign.SLOW_MESSAGES, Sign.GATHERS_OF_BACKWARD, Sign.FIRST_GATHER, Sign.EXPOSED_ROLE),
     proof=Proof.SPEEDS,
     outranks_signs=True,
     sentence="parameters are sharded across {hosts} hosts, so every {kind} crosses the link between them: "

@@ -77,6 +77,7 @@ CAUSE = Cause(
     "or one rank has more to do.",
     # waits for a rank with longer inputs, transfer of padding, kernels that write the padding
     terms=("exposed_wait_ns", "exposed_transfer_ns", "compute_ns"),
+    sign=Sign.UNEQUAL_WORK,
     produces=(Sign.LATE_RANK, Sign.COPIES),
     proof=Proof.COUNTS,
     sentence="shapes do not divide evenly: {padding} is sent ({proof}), and writing it takes "

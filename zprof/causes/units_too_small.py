@@ -52,7 +52,13 @@ CAUSE = Cause(
     # each message also waits for its last rank, so fewer messages wait less
     terms=("exposed_transfer_ns", "idle_ns", "exposed_wait_ns"),
     # units that wait for a normal latency wait less often if they are larger
-    produces=(Sign.SHORT_MESSAGES, Sign.SLOW_MESSAGES, Sign.LATE_GATHERS, Sign.GATHERS_OF_BACKWARD),
+    produces=(
+        Sign.SHORT_MESSAGES,
+        Sign.SLOW_MESSAGES,
+        Sign.LATE_GATHERS,
+        Sign.GATHERS_OF_BACKWARD,
+        Sign.EXPOSED_ROLE,
+    ),
     proof=Proof.SPEEDS,
     outranks_signs=True,
     sentence="{units}, each gathering {size:bytes} in {each:ns} while it computes for only {forward:ns} "

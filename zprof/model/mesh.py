@@ -18,6 +18,11 @@ class GroupRole(StrEnum):
     OTHER = "other"
 
 
+#: Roles whose messages carry activations: they depend on the compute before them, so no engine can launch
+#: them earlier, and their bytes are not those of parameters or gradients.
+ACTIVATION_ROLES = frozenset({GroupRole.TENSOR, GroupRole.CONTEXT, GroupRole.EXPERT, GroupRole.PIPELINE})
+
+
 class RoleBasis(StrEnum):
     """How the role of a group is known."""
 

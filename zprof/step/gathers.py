@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from zprof.analysis.analysis import RunAnalysis, list_copy_names, mean_per_step
+from zprof.analysis.analysis import RunAnalysis, list_copy_names, mean_per_step, select_state_rows
 from zprof.analysis.columns import Columns, Floats, Groups, Mask, find_places
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.decomposition import select_kind
@@ -94,7 +94,7 @@ def read_closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
 
 
 def _read_closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
-    rows = select_large(analysis.collectives)
+    rows = select_large(select_state_rows(analysis, analysis.collectives))
     reductions, gathers = (select_kind(rows, *kinds) for kinds in (_REDUCING_KINDS, _SHARING_KINDS))
     if not len(gathers) or not len(reductions):
         return None
@@ -135,8 +135,8 @@ def _is_reduced_in_full(reductions: Columns, gathers: Columns) -> bool:
 
 
 def select_gathers(analysis: RunAnalysis) -> frozenset[int]:
-    """Return the collective rows that gather from several ranks."""
-    gathers = select_kind(analysis.collectives, CollectiveKind.ALL_GATHER)
+    """Return the collective rows that gather states from several ranks."""
+    gathers = select_kind(select_state_rows(analysis, analysis.collectives), CollectiveKind.ALL_GATHER)
     return frozenset(gathers.row[gathers.ints("group_size") != 1].tolist())
 
 

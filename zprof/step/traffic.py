@@ -12,7 +12,7 @@ The units and their order are derived from these messages in :mod:`zprof.step.un
 import numpy as np
 from msgspec import Struct
 
-from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.analysis import RunAnalysis, select_state_rows
 from zprof.analysis.columns import Columns, Floats, Groups, Mask, find_places
 from zprof.analysis.time.decomposition import select_kind
 from zprof.model.collectives import BYTES_PER_ELEMENT, CollectiveKind
@@ -53,7 +53,7 @@ def find_sharding(analysis: RunAnalysis) -> Sharding:
 
 
 def _find_sharding(analysis: RunAnalysis) -> Sharding:
-    rows = analysis.collectives
+    rows = select_state_rows(analysis, analysis.collectives)
     rows = rows.at(rows.ints("group_size") > 1)
     is_reduced = rows.texts("kind").equals(CollectiveKind.ALL_REDUCE)
     if rows.ints("bytes")[is_reduced].max(initial=0) < _MIN_REDUCED_BYTES:
