@@ -3,11 +3,13 @@
 A description decides ("TENSOR_MODEL_PARALLEL_GROUP" of Megatron-Core, "mesh_dp_shard_cp" of torch's device
 mesh). Without one:
 
-    mostly sends, receives     pipeline; context if each rank sends to one peer and receives from another (a
-    ring) mostly all_to_all          expert other collectives          the groups with the smallest distance
-    between ranks are tensor-parallel, if there are
-                               groups with a larger distance too; groups that only all_reduce beside others
-                               that gather and scatter are replicas; the rest share states
+    only sends and receives    pipeline; context if each rank sends to one peer and receives from another
+    mostly all_to_all          expert
+    other collectives          context if they gather and scatter, and gradients are reduced over a group that
+                               contains their ranks; tensor if they interrupt layers in all passes: gathers
+                               and scatters in turns, or all_reduces that nothing hides, from the first
+                               forward pass on; then groups that only all_reduce beside others that gather
+                               and scatter are replicas; the rest share states
 """
 
 import re
@@ -42,25 +44,55 @@ _PATTERNS: Sequence[tuple[re.Pattern[str], GroupRole]] = tuple(
 _ROUTED_RATIO = 0.5
 #: Share of a pipeline's or a ring's rows that are sends and receives; the rest are its norms of gradients.
 _MESSAGE_RATIO = 0.5
+#: A tensor group has at least two messages in the forward and in the backward pass of two layers; its gathers
+#: and scatters take turns, its all_reduces are not hidden and begin in the first forward pass.
+_MIN_LAYER_MESSAGES, _ALTERNATING_RATIO, _HIDDEN_RATIO, _FORWARD_RATIO = 8, 0.8, 0.1, 0.2
+#: Groups of smaller messages only sum norms and losses.
+_TINY_BYTES = 1024
 
 
 class _Group(Struct, frozen=True, kw_only=True):
-    """A group with its rows: share of each kind, and whether the messages run around a ring."""
+    """A group with its rows.
+
+    ``kinds``: share of each kind. ``is_ring``: the messages run around a ring. ``largest``: bytes of its
+    largest message. ``each``: messages per rank and step. ``alternating``: share of neighboring messages of
+    different kinds. ``hidden``: share of their time with concurrent compute. ``first``: place of the first
+    message in the step, from 0 to 1.
+    """
 
     name: str
     ranks: tuple[int, ...]
     kinds: Mapping[str, float]
     is_ring: bool
+    largest: int
+    each: float
+    alternating: float
+    hidden: float
+    first: float
 
     @property
     def stride(self) -> int:
         """Distance between its first two ranks."""
         return self.ranks[1] - self.ranks[0] if len(self.ranks) > 1 else 0
 
+    @property
+    def gathers(self) -> bool:
+        """True if it gathers or scatters."""
+        return any(kind in _GATHERS for kind in self.kinds)
+
+    @property
+    def blocks_layers(self) -> bool:
+        """True if its messages interrupt the compute of layers in forward and backward passes alike."""
+        if self.each < _MIN_LAYER_MESSAGES:
+            return False
+        if self.gathers:
+            return self.alternating >= _ALTERNATING_RATIO
+        return self.hidden < _HIDDEN_RATIO and self.first < _FORWARD_RATIO
+
 
 def find_mesh_groups(analysis: RunAnalysis) -> tuple[MeshGroup, ...]:
     """Return each group of at least two ranks with rows in the window, with its role and what it rests on."""
-    groups = _list_groups(analysis.collectives)
+    groups = _list_groups(analysis)
     descriptions = _read_descriptions(analysis)
     found = []
     for group in groups:
@@ -85,12 +117,12 @@ def read_description(description: str) -> GroupRole | None:
     return next((role for pattern, role in _PATTERNS if pattern.search(words)), None)
 
 
-def _list_groups(rows: Columns) -> list[_Group]:
+def _list_groups(analysis: RunAnalysis) -> list[_Group]:
+    rows = analysis.collectives
     if not len(rows):
         return []
     names, kinds = np.array(list(rows.texts("group"))), np.array(list(rows.texts("kind")))
     ranks = rows.ints("rank")
-    peers = rows.ints("peer_rank") if "peer_rank" in rows else np.full(len(rows), -1)
     groups = []
     for name in np.unique(names):
         members = _parse_ranks(str(name))
@@ -98,10 +130,41 @@ def _list_groups(rows: Columns) -> list[_Group]:
             continue
         mine = names == name
         found, counts = np.unique(kinds[mine], return_counts=True)
-        shares = dict(zip(found.tolist(), (counts / counts.sum()).tolist(), strict=True))
-        is_ring = len(members) > 2 and _is_ring(ranks[mine], peers[mine], kinds[mine])
-        groups.append(_Group(name=str(name), ranks=members, kinds=shares, is_ring=is_ring))
+        own = rows.at(np.flatnonzero(mine & (ranks == ranks[mine][0])))
+        own = own.at(np.argsort(own.ints("start_ns"), kind="stable"))
+        own_kinds = np.array(list(own.texts("kind")))
+        duration_ns = (own.ints("end_ns") - own.ints("start_ns")).sum()
+        groups.append(
+            _Group(
+                name=str(name),
+                ranks=members,
+                kinds=dict(zip(found.tolist(), (counts / counts.sum()).tolist(), strict=True)),
+                is_ring=_is_ring(rows.at(np.flatnonzero(mine)), len(members)),
+                largest=int(rows.ints("bytes")[mine].max(initial=0)),
+                each=len(own) / max(1, len(np.unique(own.ints("step")))),
+                alternating=float((own_kinds[1:] != own_kinds[:-1]).mean()) if len(own) > 1 else 0.0,
+                hidden=float(np.nansum(own.floats("hidden_ns"))) / max(1, int(duration_ns)),
+                first=_find_first_place(analysis, own),
+            )
+        )
     return groups
+
+
+def _find_first_place(analysis: RunAnalysis, rows: Columns) -> float:
+    """Return where in a rank's step the first of these messages starts, from 0 to 1: the median of its steps.
+
+    A step ends with its last message.
+    """
+    rank = rows.ints("rank")[0]
+    steps = analysis.steps.at(analysis.steps.ints("rank") == rank)
+    everything = analysis.collectives.at(analysis.collectives.ints("rank") == rank)
+    places = []
+    for step, wall_ns in zip(steps.ints("step").tolist(), steps.ints("wall_ns").tolist(), strict=True):
+        starts = rows.ints("start_ns")[rows.ints("step") == step]
+        if len(starts) and wall_ns > 0:
+            end_ns = everything.ints("end_ns")[everything.ints("step") == step].max()
+            places.append(1 - (end_ns - starts.min()) / wall_ns)
+    return float(np.median(places)) if places else 1.0
 
 
 def _parse_ranks(name: str) -> tuple[int, ...]:
@@ -111,13 +174,26 @@ def _parse_ranks(name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else ()
 
 
-def _is_ring(ranks: np.ndarray, peers: np.ndarray, kinds: np.ndarray) -> bool:
-    """Return whether no rank sends to the peer from which it receives."""
-    for rank in np.unique(ranks):
-        mine = ranks == rank
-        sent = set(peers[mine & (kinds == CollectiveKind.SEND.value)].tolist())
-        received = set(peers[mine & (kinds == CollectiveKind.RECV.value)].tolist())
-        if not sent or not received or sent & received:
+def _is_ring(rows: Columns, size: int) -> bool:
+    """Return whether no rank sends to the peer from which it receives.
+
+    In a ring of two, both ranks begin a step by sending and receiving at the same time; in a pipeline of two,
+    one of them sends first.
+    """
+    peers = rows.ints("peer_rank", -1) if "peer_rank" in rows else np.full(len(rows), -1)
+    is_send, is_receive = (
+        rows.texts("kind").equals(kind.value) for kind in (CollectiveKind.SEND, CollectiveKind.RECV)
+    )
+    start_ns, end_ns = rows.ints("start_ns"), rows.ints("end_ns")
+    for rank in np.unique(rows.ints("rank")):
+        mine = rows.ints("rank") == rank
+        sends, receives = np.flatnonzero(mine & is_send), np.flatnonzero(mine & is_receive)
+        if not len(sends) or not len(receives):
+            return False
+        if size > 2 and set(peers[sends].tolist()) & set(peers[receives].tolist()):
+            return False
+        first, other = sends[start_ns[sends].argmin()], receives[start_ns[receives].argmin()]
+        if size == 2 and max(start_ns[first], start_ns[other]) >= min(end_ns[first], end_ns[other]):
             return False
     return True
 
@@ -128,26 +204,57 @@ def _infer_role(group: _Group, groups: Sequence[_Group]) -> GroupRole:
         return GroupRole.CONTEXT if group.is_ring else GroupRole.PIPELINE
     if group.kinds.get(CollectiveKind.ALL_TO_ALL.value, 0.0) >= _ROUTED_RATIO:
         return GroupRole.EXPERT
+    if group.largest <= _TINY_BYTES and group.each < _MIN_LAYER_MESSAGES:
+        return GroupRole.OTHER
+    if _exchanges_context(group, groups):
+        return GroupRole.CONTEXT
+    if group.blocks_layers:
+        return GroupRole.TENSOR
     others = [
         other
         for other in groups
-        if not set(other.kinds) <= _MESSAGES and CollectiveKind.ALL_TO_ALL.value not in other.kinds
+        if not set(other.kinds) <= _MESSAGES
+        and CollectiveKind.ALL_TO_ALL.value not in other.kinds
+        and not _exchanges_context(other, groups)
+        and other.largest > _TINY_BYTES
     ]
+    has_tensor = any(other.blocks_layers for other in others)
+    others = [other for other in others if not other.blocks_layers]
     strides = {other.stride for other in others}
-    if len(strides) == 1:
+    if len(strides) < 2:
         return GroupRole.SHARD
-    gathers = any(kind in _GATHERS for kind in group.kinds)
-    some_gather = any(kind in _GATHERS for other in others for kind in other.kinds)
-    if some_gather and not gathers and group.stride > min(strides):
+    some_gather = any(other.gathers for other in others)
+    if some_gather and not group.gathers and group.stride > min(strides):
         return GroupRole.REPLICA
-    return GroupRole.TENSOR if group.stride == min(strides) and not _is_sharded(others) else GroupRole.SHARD
+    is_nearest = group.stride == min(strides)
+    return GroupRole.TENSOR if is_nearest and not has_tensor and not _is_sharded(others) else GroupRole.SHARD
+
+
+def _exchanges_context(group: _Group, groups: Sequence[_Group]) -> bool:
+    """Return whether a group gathers and scatters, and more ranks, or the same ones in another group, reduce.
+
+    The ranks of a context group have the same parameters, so a group of these and more ranks reduces
+    gradients. A group that only gathers may have the parameters of a node (hpZ).
+    """
+    if not set(group.kinds) >= _GATHERS:
+        return False
+    reduces = (CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value)
+    return any(
+        other.name != group.name
+        and set(group.ranks) <= set(other.ranks)
+        and other.largest > _TINY_BYTES
+        and any(kind in reduces for kind in other.kinds)
+        and not other.blocks_layers
+        and (len(other.ranks) > len(group.ranks) or other.each < group.each)
+        for other in groups
+    )
 
 
 def _is_sharded(groups: Sequence[_Group]) -> bool:
     """Return whether only the groups with the smallest distance gather: hybrid sharding, not tensor
     parallelism."""
     smallest = min(group.stride for group in groups)
-    return not any(kind in _GATHERS for group in groups if group.stride > smallest for kind in group.kinds)
+    return not any(group.gathers for group in groups if group.stride > smallest)
 
 
 def _read_descriptions(analysis: RunAnalysis) -> dict[str, str]:
