@@ -62,8 +62,12 @@ class MeshOutcome(Struct, frozen=True, kw_only=True):
 
     @property
     def sure(self) -> list[MeshClaim]:
-        """Findings above low confidence."""
-        return [claim for claim in self.claims if claim.confidence is not Confidence.LOW]
+        """Findings above low confidence, except those about the recording (profilers start apart)."""
+        return [
+            claim
+            for claim in self.claims
+            if claim.confidence is not Confidence.LOW and claim.cause != "measurement_artifact"
+        ]
 
     @property
     def is_recorded(self) -> bool:
