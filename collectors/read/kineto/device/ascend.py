@@ -12,7 +12,7 @@ tasks that compute or copy: ``trace_event_bean.py`` of msprof_analyze in Ascend/
 """
 
 import re
-from collections.abc import Iterable
+from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ from zprof.collectors.read.kineto.trace import (
     Mask,
     TextColumn,
     Trace,
+    TraceHeader,
+    TraceProcessGroup,
     int64_or_none,
 )
 from zprof.model.collectives import CollectiveKind
@@ -35,7 +37,9 @@ from zprof.model.gaps import Gap
 HARDWARE_PROCESS = "Ascend Hardware"
 _COMMUNICATION_PROCESSES = ("Communication", "HCCL")
 _COMMUNICATION_LANE = re.compile(r"(?:Group (.{1,200}) )?Communication")
-_OPERATION = re.compile(r"hcom_([A-Za-z]{1,40})_.*")
+#: ``hcom_<kind>__<end of the communicator's name>_<number>_<iteration>``; ranks of a communicator give equal
+#: operations equal numbers (Ascend/msinsight, FAQ: a send and its receive).
+_OPERATION = re.compile(r"hcom_([A-Za-z]{1,40})_(?:_\d{1,9}_(\d{1,9})_\d{1,9}$)?.*", re.ASCII)
 _COMPUTE_TASKS = frozenset(
     {
         "AI_CORE",
@@ -57,7 +61,7 @@ _COPY_TASKS = frozenset({"MEMCPY_ASYNC", "PCIE_DMA_SQE", "SDMA", "SDMA_SQE"})
 _CONTROL_TASK = re.compile(
     r"(?:EVENT|NOTIFY)_(?:WAIT|RECORD|RESET)\w*|(?:CAPTURE_|PLACE_HOLDER|WRITE_VALUE|PROFILER|MODEL_)\w*|.*_WAIT\w*"
 )
-_MAX_TASK_TYPES = 4
+_MAX_TASK_TYPES, _MAX_RANKS = 4, 1 << 16
 _COMPUTE, _COPY, _CONTROL = "kernel", "gpu_memcpy", "npu_control"
 #: A process id of the device is ``pid << 10 | sort index << 5 | device``.
 _DEVICE_MASK = 31
@@ -99,7 +103,7 @@ def read_ascend_lanes(trace: Trace) -> tuple[Trace, list[Gap]]:
         stream=np.where(device, stream, trace.stream),
         process=np.where(device, trace.process & _DEVICE_MASK, trace.process),
         arguments={**trace.arguments} | _describe_operations(trace, groups),
-        header=replace(trace.header, world_size=trace.header.world_size or _find_world_size(trace, groups)),
+        header=_complete_header(trace, groups),
         # that events state no category is the format
         report=replace(trace.report, without_name=int(trace.name.where(lambda name: not name).sum())),
     )
@@ -130,24 +134,43 @@ def _find_operations(trace: Trace) -> dict[int, str | None]:
 def _describe_operations(trace: Trace, groups: dict[int, str | None]) -> dict[int, Arguments]:
     """Return arguments in Kineto's terms: kind, communicator and, if it is certain, size."""
     described = {}
+    matches = {row: _OPERATION.fullmatch(trace.name[row]) for row in groups}
+    numbers = {row: int(match[2]) for row, match in matches.items() if match is not None and match[2]}
+    uses = Counter((groups[row], number) for row, number in numbers.items())
     for row, group in groups.items():
-        match = _OPERATION.fullmatch(trace.name[row])
+        match = matches[row]
         given = trace.arguments.get(row, Arguments())
         kind = parse_collective_kind(match[1]) if match is not None else CollectiveKind.OTHER
         described[row] = Arguments(
             collective=match[1] if match is not None else "other",
             group=group,
             group_size=given.rank_size,
+            sequence=numbers[row] if row in numbers and uses[group, numbers[row]] == 1 else None,
             elements_in=int64_or_none(given.count) if kind in _COUNTED else None,
             dtype=given.data_type,
         )
     return described
 
 
-def _find_world_size(trace: Trace, rows: Iterable[int]) -> int | None:
-    """Return the size of the largest communicator; torch's default group spans all ranks."""
-    sizes = (int64_or_none(trace.arguments.get(row, Arguments()).rank_size) for row in rows)
-    return max((size for size in sizes if size is not None and size > 0), default=None)
+def _complete_header(trace: Trace, groups: dict[int, str | None]) -> TraceHeader:
+    """Return the header with the world size and the communicators of all ranks.
+
+    The largest communicator is taken to span all ranks, as torch's default group does. The ranks of smaller
+    ones are not in the file.
+    """
+    sizes = {
+        group: size
+        for row, group in groups.items()
+        if (size := int64_or_none(trace.arguments.get(row, Arguments()).rank_size)) is not None
+        and 0 < size <= _MAX_RANKS
+    }
+    world_size = trace.header.world_size or max(sizes.values(), default=None)
+    found = tuple(
+        TraceProcessGroup(name=group, description="", ranks=tuple(range(size)))
+        for group, size in sizes.items()
+        if group is not None and size == world_size
+    )
+    return replace(trace.header, world_size=world_size, groups=trace.header.groups or found)
 
 
 def _relabel(trace: Trace, compute: Mask, copies: Mask) -> TextColumn:

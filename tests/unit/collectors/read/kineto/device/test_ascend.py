@@ -96,8 +96,8 @@ def test_operations_have_kind_communicator_and_certain_size():
     trace, gaps = read_ascend_lanes(read_text(io.BytesIO(json.dumps(EVENTS).encode())))
     rows, _ = converted(trace)
     assert [(row["kind"], row["group"], row["group_size"], row["dtype"], row["bytes"]) for row in rows] == [
-        ("all_reduce", f"pg:{GROUP}", 8, "bfloat16", 2048),
-        ("all_gather", f"pg:{GROUP}", 8, "float32", 0),  # the count may be that of a shard
+        ("all_reduce", f"0,1,2,3,4,5,6,7#{GROUP}", 8, "bfloat16", 2048),
+        ("all_gather", f"0,1,2,3,4,5,6,7#{GROUP}", 8, "float32", 0),  # the count may be that of a shard
     ]
     assert trace.report.without_name == 0
     assert not gaps
@@ -108,3 +108,25 @@ def test_an_unknown_type_of_task_is_a_gap():
     _, gaps = read_ascend_lanes(read_text(io.BytesIO(json.dumps(events).encode())))
     (gap,) = gaps
     assert gap == make_gap("ascend_tasks_unknown", count=1, tasks=["QUANTUM_SQE"])
+
+
+def test_two_ranks_of_a_communicator_are_compared(tmp_path):
+    """Rank 1 enters the second of six operations 60 µs after rank 0, and all end together."""
+    for rank, late in ((0, 0), (1, 60)):
+        operations = [
+            event(
+                COMMUNICATION, 0, f"hcom_allReduce__674_{number}_1",
+                1100 + 300 * number + (late if number == 1 else 0), 1200 + 300 * number,
+                data_type="FP32", count=1 << 20, rank_size=2,
+            )
+            for number in range(6)
+        ]  # fmt: skip
+        compute = [task(2, "MatMul", 1010 + 1000 * step, 1060 + 1000 * step, "AI_CORE") for step in range(2)]
+        meta = [one for one in EVENTS if one["ph"] == "M"]
+        steps = [event(PYTHON, 1, f"ProfilerStep#{n}", 1000 * n, 1000 * n + 1000, "cpu_op") for n in (1, 2)]
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps([*meta, *steps, *compute, *operations]))
+    report = zprof.load(tmp_path).report
+    assert report.time.alignment.matched == 6
+    (found,) = report.time.collectives
+    assert found.group == f"0,1#{GROUP}"
+    assert found.wait_ns == 60_000 / 2 / 2  # one of two ranks, in one of two steps
