@@ -12,6 +12,8 @@ from zprof.step.tasks import Graph
 
 #: Minimum excess of a stage as a share of the step: for a finding, and for high confidence.
 MIN_STEP_RATIO, _SURE_STEP_RATIO = 0.02, 0.05
+#: Share of the excess that is moved at least.
+_NEARLY_RATIO = 0.9
 _MAX_RANKS = 3
 WORK_EVIDENCE: Mapping[str, tuple[str, Unit]] = {
     "stage_work_excess": ("work of this stage beyond the mean {per_step}", Unit.NS),
@@ -71,7 +73,10 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def balance_stages(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Return the step in which all stages have the mean work, and that in which only the fullest one has."""
+    """Return the step in which all stages have the mean work, nearly so, and that in which the fullest has.
+
+    Which passes of a stage the work is taken from is unknown, so the gains differ.
+    """
     stages = measure_stages(analysis)
     if stages is None:
         return []
@@ -79,5 +84,6 @@ def balance_stages(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
     ratios = {rank: mean_ns / stage.work_ns for stage in stages.stages for rank in stage.ranks}
     return [
         scale_ranks(graph, ratios),
+        scale_ranks(graph, {rank: 1 + _NEARLY_RATIO * (ratio - 1) for rank, ratio in ratios.items()}),
         scale_ranks(graph, {rank: ratios[rank] for rank in full.ranks}),
     ]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from zprof.analysis.columns import Columns, Texts
+from zprof.analysis.columns import Columns, Groups, Texts
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 
@@ -23,6 +23,8 @@ Bools = npt.NDArray[np.bool_]
 NONE = -1
 #: A communicator's operations that overlap by less than this still count as sequential.
 _OVERLAP_NS = 4_000.0
+#: Ranks that one exchange may connect, one after another.
+_MAX_BATCH = 64
 
 
 class RankTasks(Struct, frozen=True, kw_only=True):
@@ -176,7 +178,7 @@ class SharedCollectives(Struct, frozen=True, kw_only=True):
 
 def match_collectives(tasks: Sequence[RankTasks], rows: Columns, *, apart: bool) -> SharedCollectives:
     """Number the instances of the ranks' collectives; with ``apart``, each rank has its own instances."""
-    instances = rows.ints("instance").tolist()
+    instances = _join_batches(rows).tolist()
     known: dict[tuple[int, int], int] = {}
     numbers = []
     for each in tasks:
@@ -203,6 +205,31 @@ def match_collectives(tasks: Sequence[RankTasks], rows: Columns, *, apart: bool)
         members=members,
         lane=np.where(np.isin(lane, np.unique(lane)[is_in_order]), lane, NONE),
     )
+
+
+def _join_batches(rows: Columns) -> Int64s:
+    """Return each row's instance; messages that one kernel exchanges are one instance, with all its ranks.
+
+    A batch of sends and receives is one kernel: none of them is done before the last peer has arrived.
+    Kernels that did not run at the same time are not joined.
+    """
+    instances: Int64s = rows.ints("instance").copy()
+    if not len(rows):
+        return instances
+    message = rows.texts("kind").equals(CollectiveKind.SEND.value, CollectiveKind.RECV.value)
+    at = np.flatnonzero(message & (instances >= 0))
+    start, end = rows.ints("start_ns")[at], rows.ints("end_ns")[at]
+    kernels, pairs = Groups(rows.ints("rank")[at], start, end), Groups(instances[at])
+    joined = instances[at]
+    for _ in range(_MAX_BATCH):  # the smallest number spreads from kernel to kernel
+        spread = pairs.min(kernels.min(joined)[kernels.codes])[pairs.codes]
+        if (spread == joined).all():
+            break
+        joined = spread
+    batches = Groups(joined)
+    is_together = (batches.max(start) <= batches.min(end))[batches.codes]
+    instances[at] = np.where(is_together, joined, instances[at])
+    return instances
 
 
 def _number_lanes(rows: Columns) -> Int64s:
