@@ -12,8 +12,8 @@ from zprof.step.tasks import Graph
 
 #: Minimum excess of a stage as a share of the step: for a finding, and for high confidence.
 MIN_STEP_RATIO, _SURE_STEP_RATIO = 0.02, 0.05
-#: Share of the excess that is moved at least.
-_NEARLY_RATIO = 0.9
+#: Share of the excess whose move gains at least as much: zero-bubble schedules fill the rest of the waits.
+_NEARLY_RATIO = 0.7
 _MAX_RANKS = 3
 WORK_EVIDENCE: Mapping[str, tuple[str, Unit]] = {
     "stage_work_excess": ("work of this stage beyond the mean {per_step}", Unit.NS),
@@ -73,7 +73,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def balance_stages(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Return the step in which all stages have the mean work, nearly so, and that in which the fullest has.
+    """Return the step in which all stages have the mean work, 70 % of it moved, and only the fullest has.
 
     Which passes of a stage the work is taken from is unknown, so the gains differ.
     """

@@ -3,7 +3,8 @@
 A description decides ("TENSOR_MODEL_PARALLEL_GROUP" of Megatron-Core, "mesh_dp_shard_cp" of torch's device
 mesh). Without one:
 
-    only sends and receives    pipeline; context if each rank sends to one peer and receives from another
+    only sends and receives    pipeline; context if each rank sends to one peer and receives from another, or
+                               if other such groups have a larger distance between ranks
     mostly all_to_all          expert
     other collectives          context if they gather and scatter, and gradients are reduced over a group that
                                contains their ranks; tensor if they interrupt layers in all passes: gathers
@@ -201,7 +202,8 @@ def _is_ring(rows: Columns, size: int) -> bool:
 def _infer_role(group: _Group, groups: Sequence[_Group]) -> GroupRole:
     messages = sum(share for kind, share in group.kinds.items() if kind in _MESSAGES)
     if messages >= _MESSAGE_RATIO:
-        return GroupRole.CONTEXT if group.is_ring else GroupRole.PIPELINE
+        is_inner = any(set(other.kinds) <= _MESSAGES and other.stride > group.stride for other in groups)
+        return GroupRole.CONTEXT if group.is_ring or is_inner else GroupRole.PIPELINE
     if group.kinds.get(CollectiveKind.ALL_TO_ALL.value, 0.0) >= _ROUTED_RATIO:
         return GroupRole.EXPERT
     if group.largest <= _TINY_BYTES and group.each < _MIN_LAYER_MESSAGES:
