@@ -173,6 +173,8 @@ def take_from_terms(remaining: dict[str, _Ns], terms: Sequence[str], amount_ns: 
 
 
 _COMMUNICATION = frozenset({"exposed_wait_ns", "exposed_transfer_ns"})
+#: Causes whose savings are a part of the time in which the schedule fills and drains the pipeline.
+_OF_SCHEDULE = frozenset({"pipeline_bubble", "micro_batches_too_few"})
 
 
 class ExposedGroup(Struct, frozen=True, kw_only=True):
@@ -215,14 +217,18 @@ def find_unexplained_loss(
     ranks: Sequence[RankTime],
     collectives: Sequence[CollectiveTime] = (),
     steps: Sequence[StepTime] = (),
+    schedule_ratio: float = 0.0,
 ) -> Unexplained:
     """Subtract the findings' savings from each rank's mean step; return the rank with the largest remainder.
 
     A saving counts once: it is taken from the terms that its cause claims, and the remainder from the terms
     of other ranks that are the same loss. If a finding claims more of a rank than its saving, the larger
-    amount is subtracted.
+    amount is subtracted. ``schedule_ratio``: share of a step in which a pipeline of equal stages fills and
+    drains; that is no unexplained loss, it is the schedule.
     """
-    remaining = {rank.rank: _subtract_savings(rank, findings, causes) for rank in ranks}
+    remaining = {
+        rank.rank: _subtract_savings(rank, findings, causes, schedule_ratio * rank.wall_ns) for rank in ranks
+    }
     worst_rank = max(remaining, key=lambda rank: (sum(remaining[rank].values()), -rank), default=None)
     terms = {} if worst_rank is None else remaining[worst_rank]
     return Unexplained(
@@ -249,7 +255,7 @@ def _mean_term(steps: Sequence[StepTime], term: str) -> float:
 
 
 def _subtract_savings(
-    rank: RankTime, findings: Sequence[Finding], causes: Mapping[str, Cause]
+    rank: RankTime, findings: Sequence[Finding], causes: Mapping[str, Cause], schedule_ns: float
 ) -> dict[str, int]:
     remaining = {term: int(getattr(rank, term)) for term in _LOST}
     for finding in findings:
@@ -258,6 +264,9 @@ def _subtract_savings(
         stated = [entry.value for entry in finding.evidence if entry.rank == rank.rank and entry.unit == "ns"]
         claim = int(max([finding.saving_ns[1], *(stated if finding.saving_ns[1] > 0 else [])]))
         take_from_terms(remaining, (*cause.terms, *cause.other_rank_terms), claim)
+        if finding.cause in _OF_SCHEDULE:
+            schedule_ns -= finding.saving_ns[1]
+    take_from_terms(remaining, ("exposed_wait_ns", "idle_ns"), max(0, round(schedule_ns)))
     return remaining
 
 

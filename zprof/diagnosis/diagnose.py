@@ -114,7 +114,9 @@ def _build_report(
     case = _make_case(analysis, causes=causes, findings=findings, gaps=gaps, comparison=comparison)
     if not is_stuck(analysis.hang):
         time = analysis.time
-        rest = find_unexplained_loss(findings, causes, time.per_rank, time.collectives, time.steps)
+        rest = find_unexplained_loss(
+            findings, causes, time.per_rank, time.collectives, time.steps, time.schedule_ratio
+        )
         case = replace(case, unexplained=rest)
     return _make_report(case, judge(case))
 

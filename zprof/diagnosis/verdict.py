@@ -231,13 +231,13 @@ def _judge_without_cause(case: Case) -> _Judgement:
         if is_complete and lost_ratio < _MIN_RATIO and not any(cause.adds for cause in missing):
             most = format_percent(lost_ratio)
             bound = f"at most {most} of it can be lost to communication, copies and idle time"
-            return _OK, f"{case.head}: {bound}; {untested}"
+            return _OK, f"{case.head}: {bound}{_describe_schedule(case)}; {untested}"
         loss = _describe_unsplit_communication(case).removeprefix("; ") or _describe_largest_loss(case)
         return _INCONCLUSIVE, f"{case.head}: {loss}{'; ' if loss else ''}{untested}"
     not_covered = _describe_idle(case) or _describe_uncovered(case) or _describe_exposed_without_cause(case)
     if not_covered:
         return _INCONCLUSIVE, f"{case.head}: {not_covered}"
-    details = f"{_describe_exposed_share(case)}{_describe_excess_volume(case)}"
+    details = f"{_describe_exposed_share(case)}{_describe_schedule(case)}{_describe_excess_volume(case)}"
     status = _OK if is_complete else _INCONCLUSIVE
     if case.sure:
         least = format_percent(_MIN_RISK_RATIO)
@@ -303,10 +303,11 @@ def _join_names(causes: Iterable[Cause]) -> str:
 
 
 def _max_lost_ratio(time: Time) -> float:
-    """Return the largest share of a rank's step without compute, for any reason."""
+    """Return the largest share of a rank's step without compute, beyond the bubble of its pipeline's
+    schedule."""
     lost = (*_EXPOSED, "idle_ns", "unexplained_ns")
     shares = (sum(int(getattr(rank, each)) for each in lost) / max(1, rank.wall_ns) for rank in time.per_rank)
-    return max(shares, default=0.0)
+    return max(0.0, max(shares, default=0.0) - time.schedule_ratio)
 
 
 def _describe_idle(case: Case) -> str:
@@ -336,9 +337,12 @@ def _describe_uncovered(case: Case) -> str:
 
 
 def _exposed_percent(case: Case) -> str:
-    """Return the share of the time in which only data is moved, if it is a tenth or more."""
+    """Return the share of the time in which only data is moved, if it is a tenth or more.
+
+    A pipeline's filling and draining is left out: it belongs to the schedule.
+    """
     wall_ns = case.sum_of_ranks("wall_ns")
-    exposed = case.sum_of_ranks(*_EXPOSED) / wall_ns if wall_ns else 0.0
+    exposed = case.sum_of_ranks(*_EXPOSED) / wall_ns - case.time.schedule_ratio if wall_ns else 0.0
     bound = BOUND_WORDS[bound_exposed_time(case.time.per_rank)]
     return f"{bound}{format_percent(exposed)}" if exposed >= _MIN_RATIO else ""
 
@@ -368,6 +372,17 @@ def _describe_exposed_without_cause(case: Case) -> str:
     return f"{text} ({usual})" if usual else text
 
 
+def _describe_schedule(case: Case) -> str:
+    """State how much of a step a pipeline of equal stages fills and drains."""
+    bubble = None if case.time.mesh is None else case.time.mesh.bubble
+    if bubble is None:
+        return ""
+    return (
+        f"; {bubble.stages} stages with {bubble.micro_batches} micro-batches wait "
+        f"{format_percent(case.time.schedule_ratio)} of the step for each other by their schedule"
+    )
+
+
 def _describe_exposed_share(case: Case) -> str:
     total_ns = case.sum_of_ranks("collective_ns")
     if not total_ns:
@@ -390,6 +405,7 @@ def _describe_excess_volume(case: Case) -> str:
 def _describe_largest_loss(case: Case) -> str:
     """Return the largest lost term of the step if it is a tenth or more."""
     sums = {term: case.sum_of_ranks(term) for term in (*_EXPOSED, "idle_ns")}
+    sums["exposed_wait_ns"] -= round(case.time.schedule_ratio * case.sum_of_ranks("wall_ns"))
     term, largest_ns = max(sums.items(), key=lambda item: item[1])
     if largest_ns < _MIN_RATIO * case.sum_of_ranks("wall_ns"):
         return ""

@@ -461,6 +461,12 @@ class Time(Struct, frozen=True, kw_only=True):
     partial: PartialGroup | None = None
 
     @property
+    def schedule_ratio(self) -> float:
+        """Share of a step in which a pipeline of equal stages fills and drains; 0 without a pipeline."""
+        bubble = None if self.mesh is None else self.mesh.bubble
+        return 0.0 if bubble is None else min(bubble.ideal_ratio, bubble.share_ratio)
+
+    @property
     def bounds_by_rank(self) -> Mapping[int, Bounds]:
         """The terms of each rank that are bounds, both in its steps and in their means."""
         return {entry.rank: entry.bounds for entry in self.per_rank}

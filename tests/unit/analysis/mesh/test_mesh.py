@@ -9,7 +9,10 @@ from zprof.analysis.analysis import RunAnalysis, analyse
 from zprof.analysis.mesh.measure import measure_mesh
 from zprof.analysis.mesh.roles import read_description
 from zprof.collectors.read.imports.import_paths import import_paths
+from zprof.diagnosis.diagnose import diagnose
+from zprof.model.findings import Confidence
 from zprof.model.mesh import GroupRole, Mesh, RoleBasis
+from zprof.model.report import VerdictStatus
 from zprof.run.reader import load
 from zprof.simulator.mesh.layout import Degrees
 from zprof.simulator.mesh.regular import make_mesh_job
@@ -134,3 +137,14 @@ def test_a_step_of_a_mesh_takes_as_long_replayed(job: tuple[RunAnalysis, MeshTru
     step = PlayedStep(analysis=analysis)
     assert step.has_kernels
     assert step.step_ns == pytest.approx(truth.step_time_ns, rel=0.02)
+
+
+def test_a_healthy_pipeline_is_ok_and_its_bubble_is_no_unexplained_loss(
+    job: tuple[RunAnalysis, MeshTruth],
+) -> None:
+    analysis, _ = job
+    report = diagnose(analysis)
+    accused = [finding.cause for finding in report.findings if finding.confidence is not Confidence.LOW]
+    assert not accused
+    if analysis.time.mesh is not None and analysis.time.mesh.bubble is not None:
+        assert report.verdict.status is VerdictStatus.OK
