@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from zprof.analysis.columns import Columns, Floats, Groups
+from zprof.analysis.columns import Columns, Floats, Groups, Mask
 from zprof.analysis.facts import describe_run, find_engine
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.memory.analyse import analyse_memory
@@ -310,15 +310,20 @@ def select_steady_rows(analysis: RunAnalysis) -> Columns:
 
 
 def select_state_rows(analysis: RunAnalysis, rows: Columns) -> Columns:
-    """Return the collectives that may carry states: all except messages of activations.
+    """Return the collectives that may carry states: all except messages of activations."""
+    return rows.at(mark_state_rows(analysis, rows)) if len(rows) else rows
+
+
+def mark_state_rows(analysis: RunAnalysis, rows: Columns) -> Mask:
+    """Return which collectives may carry states.
 
     Groups without a role, and all groups of a job of a single dimension, may carry states.
     """
     mesh = analysis.time.mesh
-    if mesh is None or not len(rows):
-        return rows
-    names = [group.group for group in mesh.groups if group.role in ACTIVATION_ROLES]
-    return rows.at(~rows.texts("group").equals(*names)) if names else rows
+    names = [] if mesh is None else [group.group for group in mesh.groups if group.role in ACTIVATION_ROLES]
+    if not names:
+        return np.ones(len(rows), dtype=np.bool_)
+    return np.asarray(~rows.texts("group").equals(*names))
 
 
 def measure_queueing_ns(rows: Columns) -> Int64s:

@@ -37,6 +37,7 @@ from zprof.analysis.analysis import (
     list_copy_names,
     make_fact,
     make_untested,
+    mark_state_rows,
     mean_wall_ns,
 )
 from zprof.analysis.intervals import Int64s
@@ -96,7 +97,10 @@ class ResizedMessages:
         number = rank.tasks.rank
         if number not in self._read:
             rows = self.analysis.collectives
-            self._read[number] = read_messages(rank, rows.texts("kind"), rows.texts("group"), self.copied)
+            states = mark_state_rows(self.analysis, rows)
+            self._read[number] = read_messages(
+                rank, rows.texts("kind"), rows.texts("group"), states, self.copied
+            )
         return self._read[number]
 
     @property

@@ -393,16 +393,20 @@ class RankMessages(Struct, frozen=True, kw_only=True):
         return float(np.median(counts)) if len(counts) else 0.0
 
 
-def read_messages(rank: RankGraph, kinds: Texts, groups: Texts, copies: Collection[str]) -> RankMessages:
-    """Return a rank's collectives with their blocks.
+def read_messages(
+    rank: RankGraph, kinds: Texts, groups: Texts, states: Bools, copies: Collection[str]
+) -> RankMessages:
+    """Return a rank's collectives that may carry states, with their blocks.
 
     Args:
         rank: The rank.
         kinds: The kind of each row in the analysis' collectives.
         groups: The communicator of each row.
+        states: Whether each row may carry states: messages of activations are no units.
         copies: Names of kernels that only copy into and out of communication buffers.
     """
     at = np.flatnonzero(rank.collective != NONE)
+    at = at[states[rank.tasks.row[at]]]
     kind = tuple(kinds.at(rank.tasks.row[at]))
     works = is_compute(rank, copies)
     blocks = find_blocks(rank, copies)

@@ -169,7 +169,10 @@ def test_merged_units_of_a_block_save_their_latency_but_no_bytes() -> None:
     kinds, groups = (Texts.of([text] * 120) for text in (GATHER, "0,1"))
     graph = graph_of(*ranks, transfer_ns=[1.0 * MS] * 12)
     merged = merge_units(
-        graph, lambda rank: read_messages(rank, kinds, groups, ()), lambda row: 0.25 * MS, ()
+        graph,
+        lambda rank: read_messages(rank, kinds, groups, np.ones(len(kinds), dtype=bool), ()),
+        lambda row: 0.25 * MS,
+        (),
     )
     assert merged is not None
     assert ends_ms(graph) == [25.0, 25.0]
@@ -192,7 +195,11 @@ def test_a_whole_model_that_is_split_is_gathered_beside_its_blocks() -> None:
     graph = graph_of(rank_of(0, tasks, waits=waits, rows={0: 0, at: 1}), transfer_ns=[8.0 * MS, 8.0 * MS])
     kinds, groups = Texts.of([GATHER] * 10 + [REDUCE]), Texts.of(["0,1"] * 11)
     split = split_units(
-        graph, lambda each: read_messages(each, kinds, groups, ()), lambda row: 0.0, (), again=False
+        graph,
+        lambda each: read_messages(each, kinds, groups, np.ones(len(kinds), dtype=bool), ()),
+        lambda row: 0.0,
+        (),
+        again=False,
     )
     assert split is not None
     compute = sum(ms for _, _, ms in tasks) - 16
