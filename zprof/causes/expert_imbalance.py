@@ -16,10 +16,8 @@ from zprof.model.findings import Confidence, Finding
 from zprof.model.quantities import Unit
 from zprof.step.play import PlayedStep
 from zprof.step.tasks import Graph
-from zprof.step.unequal_work import even_out_experts, measure_experts
+from zprof.step.unequal_work import MIN_EXPERT_SPREAD_RATIO, even_out_experts, measure_experts
 
-#: Least spread of the experts' work; routers without a bias have a few percent.
-_MIN_SPREAD_RATIO = 0.05
 #: Least work of the heaviest rank relative to the mean: with less, loads differ by layer, which is usual.
 _STEADY_LOAD = 1.06
 _FIX = MeshFix(
@@ -60,7 +58,7 @@ def observe(step: PlayedStep) -> Observation | None:
     assert graph is not None
     found = [each for each in measure_experts(analysis, graph) if each.is_by_data]
     worst = max(found, key=lambda each: each.spread_ratio * each.mean_ns, default=None)
-    if worst is None or worst.spread_ratio < _MIN_SPREAD_RATIO:
+    if worst is None or worst.spread_ratio < MIN_EXPERT_SPREAD_RATIO:
         return None
     rank = worst.heaviest
     facts = [

@@ -18,10 +18,8 @@ from zprof.model.findings import Finding
 from zprof.model.quantities import Unit
 from zprof.step.play import PlayedStep
 from zprof.step.tasks import Graph
-from zprof.step.unequal_work import even_out_attention, measure_attention
+from zprof.step.unequal_work import MIN_ATTENTION_SPREAD_RATIO, even_out_attention, measure_attention
 
-#: Least spread of attention; kernels of equal shape vary by a few percent.
-_MIN_SPREAD_RATIO = 0.08
 _FIX = MeshFix(
     megatron="--dynamic-context-parallel (before: --hybrid-context-parallel): long sequences over more ranks",
     general="spread sequences over ranks by the sum of their squared lengths, in each micro-batch: sort a "
@@ -57,7 +55,7 @@ def observe(step: PlayedStep) -> Observation | None:
     assert graph is not None
     found = [each for each in measure_attention(analysis, graph) if each.is_by_data]
     worst = max(found, key=lambda each: each.spread_ratio * each.mean_ns, default=None)
-    if worst is None or worst.spread_ratio < _MIN_SPREAD_RATIO:
+    if worst is None or worst.spread_ratio < MIN_ATTENTION_SPREAD_RATIO:
         return None
     return Observation(
         words={

@@ -49,6 +49,7 @@ from zprof.step import edits
 from zprof.step.play import PlayedStep
 from zprof.step.rank_times import find_steady_rank
 from zprof.step.tasks import Graph
+from zprof.step.unequal_work import is_unequal_by_data
 
 #: Maximum probability that noise explains a finding.
 _MAX_CHANCE = 0.10
@@ -172,10 +173,18 @@ def _rate_confidence(late: LateRank) -> Confidence:
     return Confidence.LOW
 
 
+@CAUSE.refute
+def has_more_data(step: PlayedStep) -> bool:
+    """Return True if only attention, or only experts, take longer: the rank's data is the reason."""
+    return step.graph is not None and is_unequal_by_data(step.analysis, step.graph)
+
+
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation | None:
     """Return the rank that is slow in nearly all measured steps."""
     assert step.graph is not None
+    if has_more_data(step):
+        return None
     slow = find_steady_rank(step.analysis, step.graph)
     if slow is None:
         return None

@@ -25,6 +25,9 @@ from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph, mark_rows
 
 #: Names of attention kernels: FlashAttention, cuDNN, PyTorch, Composable Kernel, AOTriton, xFormers.
 _ATTENTION = re.compile(r"flash|fmha|attention|attn_|sdpa|bwd_kernel_d[kq]", re.IGNORECASE)
+#: Least spread of attention and of experts: kernels of equal shape, and balanced routers, vary by a few
+#: percent.
+MIN_ATTENTION_SPREAD_RATIO, MIN_EXPERT_SPREAD_RATIO = 0.08, 0.05
 #: Part of the spread that the rest of the compute may have.
 _MAX_REST_RATIO = 0.4
 _Table = npt.NDArray[np.float64]
@@ -59,6 +62,18 @@ class UnequalWork(Struct, frozen=True, kw_only=True):
     def largest_load(self) -> float:
         """Work of that rank relative to the mean."""
         return max(self.loads)
+
+
+def is_unequal_by_data(analysis: RunAnalysis, graph: Graph) -> bool:
+    """Return True if ranks differ because of their data: tokens of experts, or lengths of sequences."""
+    return any(
+        each.is_by_data and each.spread_ratio >= least
+        for found, least in (
+            (measure_attention(analysis, graph), MIN_ATTENTION_SPREAD_RATIO),
+            (measure_experts(analysis, graph), MIN_EXPERT_SPREAD_RATIO),
+        )
+        for each in found
+    )
 
 
 def list_data_peers(analysis: RunAnalysis, graph: Graph) -> list[tuple[RankGraph, ...]]:
