@@ -30,6 +30,7 @@ from zprof.reports.pages.memory_allocations import build_stack_section
 from zprof.reports.pages.memory_changes import build_group_change_section, build_rank_spread_section
 from zprof.reports.pages.memory_device import build_device_section, build_out_of_memory_section
 from zprof.reports.pages.memory_timeline import build_timeline_section
+from zprof.reports.pages.parallelism import build_parallelism_section
 from zprof.reports.pages.ranks import build_rank_section
 from zprof.reports.pages.slowdown import build_slowdown_section
 from zprof.reports.pages.whatif import build_outlook_sections
@@ -73,6 +74,7 @@ def build_report_page(report: Report) -> Page:
             *build_finding_section(report),
             *build_hang_section(report),
             *build_ledger_section(report),
+            *build_parallelism_section(report),
             *build_slowdown_section(report.time.slowdown),
             *build_out_of_memory_section(report),
             *build_memory_section(report, with_largest=has_time),

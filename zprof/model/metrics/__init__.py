@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from zprof.model.metrics.communication import COMMUNICATION
 from zprof.model.metrics.memory import MEMORY
+from zprof.model.metrics.mesh import MESH
 from zprof.model.metrics.overview import GATE_METRICS, OVERVIEW
 from zprof.model.metrics.slowdown import SLOWDOWN
 from zprof.model.metrics.time import RANKS, STEPS, TIME
@@ -12,7 +13,7 @@ from zprof.model.quantities import Metric, Path
 #: The catalogue by path: one entry for each number that users read.
 METRICS: Mapping[str, Metric] = {
     metric.path: metric
-    for metric in (*STEPS, *RANKS, *COMMUNICATION, *MEMORY, *TIME, *SLOWDOWN, *OVERVIEW, *GATE_METRICS)
+    for metric in (*STEPS, *RANKS, *COMMUNICATION, *MEMORY, *TIME, *MESH, *SLOWDOWN, *OVERVIEW, *GATE_METRICS)
 }
 
 
