@@ -24,7 +24,7 @@ _FEW, _POSSIBLY_FEW = 2.0, 3.0
 #: Micro-batches per stage with the fix.
 _ENOUGH = 4
 #: What the fix saves at least and at most, against the formula.
-_SAVED_RATIOS = (0.6, 1.15)
+_SAVED_RATIOS = (0.6, 1.3)
 
 CAUSE = Cause(
     id="ZP306",

@@ -36,7 +36,8 @@ CAUSE = Cause(
     is_stall=True,
     amounts=("stage_time_excess",),
     sentence="stage {stage} of {stages} ({ranks}) is slow: its kernels take {slower:percent} longer than the "
-    "same kernels on other stages, {excess:ns} {per_step}, and the other stages wait for it",
+    "same kernels on other stages, {excess:ns} {per_step}, and the other stages wait for it; layers split by "
+    "pace would win {won:ns}",
     evidence={
         "stage_time_excess": ("time of the slow stage beyond the pace of the others {per_step}", Unit.NS),
         "stage_pace": ("time of the same kernels, against the other stages", Unit.RATIO),
@@ -77,6 +78,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None
             "ranks": name_ranks(slow.ranks),
             "slower": slow.pace_ratio - 1,
             "excess": excess_ns,
+            "won": stages.gain_of_split_by_pace_ns,
         },
         facts=[
             make_fact("stage_time_excess", excess_ns),

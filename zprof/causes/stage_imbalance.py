@@ -26,7 +26,7 @@ CAUSE = Cause(
     produces=(Sign.LATE_RANK,),
     amounts=("stage_work_excess",),
     sentence="stage {stage} of {stages} ({ranks}) has {more:percent} more work than the mean stage, "
-    "{excess:ns} {per_step}: {why}; the other stages wait for it",
+    "{excess:ns} {per_step}: {why}; an equal split would win up to {won:ns}",
     evidence=WORK_EVIDENCE,
     fix=Fix(
         forms={},

@@ -44,6 +44,7 @@ def make_work_signal(
             "ranks": name_ranks(full.ranks),
             "more": excess_ns / stages.mean_work_ns,
             "excess": excess_ns,
+            "won": stages.gain_of_equal_split_ns,
             **(words or {}),
         },
         facts=[

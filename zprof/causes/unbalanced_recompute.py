@@ -23,7 +23,7 @@ CAUSE = Cause(
     produces=(Sign.LATE_RANK,),
     amounts=("stage_work_excess",),
     sentence="stage {stage} of {stages} ({ranks}) computes more of its forward again than the others: "
-    "{excess:ns} {per_step} beyond the mean stage, and the other stages wait for it",
+    "{excess:ns} {per_step} beyond the mean stage; spread evenly it would win up to {won:ns}",
     evidence=WORK_EVIDENCE,
     fix=Fix(
         forms={},

@@ -14,7 +14,7 @@ from zprof.run.reader import load
 from zprof.simulator.job import Job
 from zprof.simulator.mesh.layout import Degrees
 from zprof.simulator.mesh.regular import make_mesh_job, plant_mesh
-from zprof.simulator.mesh.truth import MeshTruth, write_mesh_job
+from zprof.simulator.mesh.truth import MeshTruth, measure_mesh_gain, write_mesh_job
 
 PAIRS = Degrees(pipeline=2, data=2)
 STAGES = Degrees(pipeline=4)
@@ -97,6 +97,15 @@ def test_what_the_last_stage_has_more_of(extra: ExtraWork, settings: dict[str, A
     assert stages.find_fullest().stage == 1
     assert stages.find_fullest().extra is extra
     assert stages.find_slowest().pace_ratio == pytest.approx(1.0, abs=0.01)
+
+
+def test_an_equal_split_wins_what_the_simulator_says(tmp_path: Path) -> None:
+    job = make_mesh_job(degrees=Degrees(pipeline=2), layers=(2, 4))
+    _, analysis = analysed_mesh(job, tmp_path)
+    stages, gain = measure_stages(analysis), measure_mesh_gain(job, "stage_imbalance")
+    assert stages is not None
+    assert gain is not None
+    assert stages.gain_of_equal_split_ns == pytest.approx(gain[0], rel=0.1)
 
 
 def test_interleaved_stages_of_two_ranks_are_told_from_more_micro_batches(tmp_path: Path) -> None:

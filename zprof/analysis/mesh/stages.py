@@ -83,8 +83,27 @@ class Stages(Struct, frozen=True, kw_only=True):
 
     @property
     def mean_work_ns(self) -> float:
-        """Work of each stage after a balanced split."""
+        """Work of each stage after an equal split."""
         return float(np.mean([stage.work_ns for stage in self.stages]))
+
+    @property
+    def gain_of_equal_split_ns(self) -> float:
+        """What an equal split of the work wins per step: all passes but one run one after another."""
+        return max(0.0, self.find_fullest().work_ns - self.mean_work_ns) * self._repeated_ratio
+
+    @property
+    def gain_of_split_by_pace_ns(self) -> float:
+        """What a split wins in which stages take equally long although their paces differ."""
+        each_ns = sum(stage.work_ns for stage in self.stages) / sum(
+            1 / stage.pace_ratio for stage in self.stages
+        )
+        longest_ns = max(stage.busy_ns for stage in self.stages)
+        return max(0.0, longest_ns - each_ns) * self._repeated_ratio
+
+    @property
+    def _repeated_ratio(self) -> float:
+        passes = self.bubble.micro_batches * self.bubble.virtual
+        return (passes - 1) / passes
 
 
 class _Kernels(Struct, frozen=True, kw_only=True):
