@@ -8,15 +8,16 @@ from msgspec.structs import replace
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
 from zprof.model.job import Degrees, Job
-from zprof.model.layout import ComputePrecision, Layout
+from zprof.model.layout import Layout
 from zprof.model.machines import Hardware
 from zprof.model.plan import ZERO_STAGES, Assumption, Estimate, Fit, Plan, PlanRow, Scheme
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.model.transformer import Transformer
-from zprof.planner.estimate import estimate_layout
+from zprof.planner.estimate import estimate_layout, judge_layout
 from zprof.planner.framework_memory import MEMORY_ASSUMPTIONS, count_state_bytes
 from zprof.planner.framework_step import STEP_ASSUMPTIONS
 from zprof.planner.layer_times import TIME_ASSUMPTIONS, get_peak
+from zprof.planner.layers import is_low_precision
 from zprof.planner.models.counting import count_parameters
 from zprof.planner.stages import split_stages
 from zprof.planner.usual_values import list_assumed_leaves, list_assumed_traffic
@@ -34,7 +35,6 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
 _LARGEST = "framework.largest"
 #: Layers beyond which the search for the largest model stops.
 _MAX_LAYERS = 1 << 16
-_LOW = frozenset({ComputePrecision.FP8, ComputePrecision.MXFP8, ComputePrecision.NVFP4})
 
 
 def plan_frameworks(job: Job, model: Transformer, layouts: Mapping[Scheme, Layout]) -> Plan:
@@ -107,8 +107,7 @@ def find_largest_parameters(model: Transformer, layout: Layout, hardware: Hardwa
     fewest, count = layout.degrees.pipeline * layout.degrees.virtual, model.layer_count
 
     def fits(layers: int) -> bool:
-        estimate = estimate_layout(scale_layers(model, layers), layout, hardware)
-        return estimate.fit is not Fit.TOO_LARGE
+        return judge_layout(scale_layers(model, layers), layout, hardware) is not Fit.TOO_LARGE
 
     low, high = 0, max(fewest, count)
     while high < _MAX_LAYERS and fits(high):
@@ -134,7 +133,7 @@ def scale_layers(model: Transformer, layers: int) -> Transformer:
 
 def _list_gaps(layouts: Mapping[Scheme, Layout], hardware: Hardware) -> Iterator[Gap]:
     for layout in layouts.values():
-        if layout.precision in _LOW and get_peak(hardware, layout.precision) == hardware.flops_per_s:
+        if is_low_precision(layout) and get_peak(hardware, layout.precision) == hardware.flops_per_s:
             yield make_gap(
                 "plan_without_precision_peak", precision=layout.precision.value, hardware=hardware.name
             )

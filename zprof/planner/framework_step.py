@@ -36,7 +36,7 @@ from zprof.planner.framework_messages import (
     time_routed,
     time_tensor,
 )
-from zprof.planner.layer_times import Rates, choose_rates, get_peak, time_layer
+from zprof.planner.layer_times import LayerTimes, Rates, choose_rates, get_peak, time_layer
 from zprof.planner.layers import LayerCost, Product, compute_layer_cost
 from zprof.planner.stages import StageParts, count_bubble, merge_equal_runs
 from zprof.step.from_plan import (
@@ -110,6 +110,10 @@ _LEAVES = {
 }
 
 
+#: A stage, its layers with their counts and times, and the forward and backward time of its head.
+_StageTimes = tuple[StageParts, list[tuple[int, LayerCost, LayerTimes]], tuple[float, float]]
+
+
 class FrameworkStep(Struct, frozen=True, kw_only=True):
     """The ledger of a step, its traffic, the host's launch time, and what bounds the step."""
 
@@ -125,9 +129,9 @@ def plan_framework_step(
 ) -> FrameworkStep:
     """Return the step of the slowest stage."""
     rates = choose_rates(hardware, layout)
-    slowest = max(stages, key=lambda parts: _weigh(model, parts, rates, layout))
-    layers = [(count, cost, time_layer(cost, rates, layout)) for count, cost in slowest.layers]
-    root_forward, root_backward = _time_root(model, slowest, rates, layout)
+    slowest, layers, (root_forward, root_backward) = max(
+        (_time_stage(model, parts, rates, layout) for parts in stages), key=_sum_forward_ns
+    )
     units = []
     for count, cost, times in layers:
         tensor_ns, routed_ns = time_tensor(cost, layout, hardware), time_routed(cost, layout, hardware)
@@ -157,7 +161,8 @@ def plan_framework_step(
         reduce_ns=round(reduce),
     )
     stack = StackTimes(units=tuple(units), root=root)
-    return _add_up(model, stages, slowest, stack, sum(n * t.kernels for n, _, t in layers), layout, hardware)
+    kernels = sum(count * times.kernels for count, _, times in layers)
+    return _add_up(model, stages, slowest, stack, kernels, rates, layout, hardware)
 
 
 def _add_up(
@@ -166,10 +171,10 @@ def _add_up(
     slowest: StageParts,
     stack: StackTimes,
     kernels: float,
+    rates: Rates,
     layout: Layout,
     hardware: Hardware,
 ) -> FrameworkStep:
-    rates = choose_rates(hardware, layout)
     phases = sum_phases(_build_phases(stack, layout))
     gathered = _gather_after_update_ns(stack, layout)
     hidden = phases.collective_ns - phases.exposed_transfer_ns
@@ -239,9 +244,14 @@ def _choose_schedule(layout: Layout) -> int:
     return 1 if keeps_gathered(layout) else layout.stage
 
 
-def _weigh(model: Transformer, parts: StageParts, rates: Rates, layout: Layout) -> float:
-    layers = sum(count * time_layer(cost, rates, layout).forward_ns for count, cost in parts.layers)
-    return layers + _time_root(model, parts, rates, layout)[0]
+def _time_stage(model: Transformer, parts: StageParts, rates: Rates, layout: Layout) -> _StageTimes:
+    layers = [(count, cost, time_layer(cost, rates, layout)) for count, cost in parts.layers]
+    return parts, layers, _time_root(model, parts, rates, layout)
+
+
+def _sum_forward_ns(timed: _StageTimes) -> float:
+    _, layers, (root_forward, _) = timed
+    return root_forward + sum(count * times.forward_ns for count, _, times in layers)
 
 
 def _time_root(model: Transformer, parts: StageParts, rates: Rates, layout: Layout) -> tuple[float, float]:
@@ -250,7 +260,7 @@ def _time_root(model: Transformer, parts: StageParts, rates: Rates, layout: Layo
         return 0.0, 0.0
     tokens = layout.tokens / layout.degrees.context
     head = Product(rows=tokens, inner=model.hidden, columns=parts.vocabulary)
-    product = max(head.flop / rates.plain_product, 0.0)
+    product = head.flop / rates.plain_product
     moved = _FUSED_LOSS_MOVED if layout.kernels.fused_loss else _UNFUSED_LOSS_MOVED
     loss = moved * tokens * parts.vocabulary / rates.bytes
     return product + loss / 2, 2 * product + loss / 2

@@ -44,8 +44,8 @@ SCAN_RATIO = 0.02
 _STREAM_RATIO = 0.65
 #: Memory bandwidth in bytes per flop of the peak, for machines that do not state it.
 _BYTES_PER_FLOP = 0.0035
-#: Time to fill and drain the device around one kernel.
-_KERNEL_NS = 4_000
+#: Time to fill and drain the device around one matrix product, and around one of all kernels on average.
+_KERNEL_NS, _ELEMENTWISE_NS = 4_000, 1_000
 #: Time in which the host launches one kernel in eager mode, and with less Python between them (Megatron,
 #: compiled).
 _LAUNCH_NS, _LEAN_LAUNCH_NS = 12_000, 6_000
@@ -137,9 +137,9 @@ def time_layer(cost: LayerCost, rates: Rates, layout: Layout) -> LayerTimes:
     attention = sum(_time_attention(part, rates) for part in cost.parts)
     moved = cost.sum("moved") / rates.bytes
     kernels = cost.sum("kernels")
-    forward = products + attention + moved + kernels * _KERNEL_NS * 0.25
+    forward = products + attention + moved + kernels * _ELEMENTWISE_NS
     backward = 2 * products + _ATTENTION_BACKWARD * attention + _MOVED_BACKWARD * moved
-    backward += 2 * kernels * _KERNEL_NS * 0.25
+    backward += 2 * kernels * _ELEMENTWISE_NS
     # The weight gradient is added to the gradients of earlier micro-batches.
     backward += 2 * element * cost.elements / rates.bytes
     launched = 3.0

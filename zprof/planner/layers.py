@@ -27,7 +27,7 @@ Megatron it recomputes scores, norms, and activations of MLPs (``--recompute-mod
 moe_act``).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -429,8 +429,3 @@ def _norm_output_bytes(sizes: _Sizes) -> float:
 def _norm_moved(sizes: _Sizes) -> float:
     """Return the bytes that a norm and the residual's addition read and write."""
     return sizes.stream * (5 if sizes.layout.kernels.fused_norms else 15)
-
-
-def sum_costs(costs: Iterable[tuple[int, LayerCost]], field: str) -> float:
-    """Sum a field of the parts over runs of layers."""
-    return sum(count * cost.sum(field) for count, cost in costs)

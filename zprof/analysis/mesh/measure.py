@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from zprof.analysis.analysis import RunAnalysis, mean_wall_ns
+from zprof.analysis.analysis import RunAnalysis, count_steps, mean_wall_ns
 from zprof.analysis.columns import Columns, Floats, Mask
 from zprof.analysis.mesh.roles import find_mesh_groups
 from zprof.model.collectives import CollectiveKind
@@ -38,12 +38,12 @@ def measure_mesh(analysis: RunAnalysis) -> Mesh | None:
 def select_role(rows: Columns, groups: tuple[MeshGroup, ...], role: GroupRole) -> Columns:
     """Return the rows of the groups of a role."""
     names = {group.group for group in groups if group.role is role}
-    return rows.at(np.isin(np.array(list(rows.texts("group"))), sorted(names)))
+    return rows.at(rows.texts("group").equals(*names))
 
 
 def _sum_roles(analysis: RunAnalysis, groups: tuple[MeshGroup, ...]) -> Iterator[RoleTime]:
     rows = analysis.collectives
-    steps = max(1, len(np.unique(analysis.steps.ints("step"))) if len(analysis.steps) else 1)
+    steps = max(1, count_steps(analysis))
     for role in GroupRole:
         members = [group for group in groups if group.role is role]
         if not members:
@@ -74,9 +74,7 @@ def measure_bubble(analysis: RunAnalysis, groups: tuple[MeshGroup, ...]) -> Bubb
         return None
     messages = select_role(analysis.collectives, groups, GroupRole.PIPELINE)
     spanning = {group.group for group in groups if _spans_stages(group, pipelines)}
-    ends = analysis.collectives.at(
-        np.isin(np.array(list(analysis.collectives.texts("group"))), sorted(spanning))
-    )
+    ends = analysis.collectives.at(analysis.collectives.texts("group").equals(*spanning))
     stages = max(len(group.ranks) for group in pipelines)
     micro_batches, virtual = count_micro_batches(messages, pipelines, _mean_compute_ns(analysis))
     waits = _read_waits(messages)
@@ -163,7 +161,7 @@ def _read_waits(rows: Columns) -> Floats:
 
 def _mark_first_receives(messages: Columns) -> Mask:
     """Return which rows are the first receive of a rank in a step."""
-    is_receive = np.array([kind == CollectiveKind.RECV.value for kind in messages.texts("kind")], dtype=bool)
+    is_receive = messages.texts("kind").equals(CollectiveKind.RECV.value)
     order = np.lexsort((messages.ints("start_ns"), messages.ints("step"), messages.ints("rank")))
     order = order[is_receive[order]]
     rank, step = messages.ints("rank")[order], messages.ints("step")[order]
