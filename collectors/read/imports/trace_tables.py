@@ -13,7 +13,6 @@ from zprof.collectors.read.kineto.convert import (
     Tables,
     build_event_columns,
     convert_collectives,
-    convert_groups,
     list_read_gaps,
 )
 from zprof.collectors.read.kineto.device.ascend import read_ascend_lanes
@@ -44,10 +43,10 @@ def write_trace_tables(job: TraceJob, on_bytes: Callable[[int], None]) -> RankFa
         folder.mkdir()
         with ThreadPoolExecutor(1) as pool:  # pyarrow compresses the large table without Python's lock
             events = pool.submit(write_provisional, folder, "events", build_event_columns(trace))
-            collectives, gaps = convert_collectives(trace)
+            collectives, groups, gaps = convert_collectives(trace)
             steps = mark_steps(trace)
             small_tables: Tables = {"collectives": collectives, "mark": steps.columns}
-            if (groups := convert_groups(trace))["group"]:
+            if groups["group"]:
                 small_tables["process_group"] = groups
             files = {name: write_provisional(folder, name, columns) for name, columns in small_tables.items()}
             files = {"events": events.result(), **files}

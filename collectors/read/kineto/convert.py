@@ -50,12 +50,12 @@ def convert_trace(trace: Trace) -> tuple[Tables, list[Gap]]:
 
     Columns of ``events`` are pyarrow and numpy arrays.
     """
-    collectives, gaps = convert_collectives(trace)
+    collectives, _, gaps = convert_collectives(trace)
     return {"events": build_event_columns(trace), "collectives": collectives}, gaps
 
 
-def convert_collectives(trace: Trace) -> tuple[dict[str, list[Any]], list[Gap]]:
-    """Return the columns of ``collectives``, and gaps for the parts that could not be used."""
+def convert_collectives(trace: Trace) -> tuple[dict[str, list[Any]], dict[str, list[Any]], list[Gap]]:
+    """Return the columns of ``collectives`` and of ``process_group``, and gaps for what could not be used."""
     spans = find_engine_ranges(trace)
     device_collectives = find_device_collectives(trace, spans)
     header = trace.header
@@ -68,14 +68,13 @@ def convert_collectives(trace: Trace) -> tuple[dict[str, list[Any]], list[Gap]]:
     launches = _key_by_group_name(index_by_collective(spans, RangeVerb.LAUNCH), groups)
     waits = _key_by_group_name(index_by_collective(spans, RangeVerb.WAIT), groups)
     rows = [_add_times_to_row(row, launches, waits) for row in (*range_rows, *gloo_rows, *device_rows)]
-    return build_collective_columns(rows), range_gaps + gloo_gaps + device_gaps
+    gaps = range_gaps + gloo_gaps + device_gaps
+    return build_collective_columns(rows), _describe_groups(trace, groups), gaps
 
 
-def convert_groups(trace: Trace) -> dict[str, list[Any]]:
+def _describe_groups(trace: Trace, groups: GroupResolver) -> dict[str, list[Any]]:
     """Return the columns of ``process_group``: the described groups, by their name in ``collectives``."""
-    header = trace.header
-    resolver = GroupResolver(header.groups, header.world_size, header.rank)
-    described = [(resolver.resolve(group.name)[0], group.description) for group in header.groups]
+    described = [(groups.resolve(group.name)[0], group.description) for group in trace.header.groups]
     known = [(name, text[:MAX_DESCRIPTION]) for name, text in described if text][:MAX_GROUPS]
     return {"group": [name for name, _ in known], "description": [text for _, text in known]}
 

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
+from zprof.analysis.time.decomposition import parse_group_ranks
 from zprof.model.collectives import CollectiveKind
 from zprof.model.mesh import GroupRole, MeshGroup, RoleBasis
 
@@ -126,7 +127,7 @@ def _list_groups(analysis: RunAnalysis) -> list[_Group]:
     ranks = rows.ints("rank")
     groups = []
     for name in np.unique(names):
-        members = _parse_ranks(str(name))
+        members = tuple(sorted(parse_group_ranks(str(name))))
         if len(members) < 2:
             continue
         mine = names == name
@@ -166,13 +167,6 @@ def _find_first_place(analysis: RunAnalysis, rows: Columns) -> float:
             end_ns = everything.ints("end_ns")[everything.ints("step") == step].max()
             places.append(1 - (end_ns - starts.min()) / wall_ns)
     return float(np.median(places)) if places else 1.0
-
-
-def _parse_ranks(name: str) -> tuple[int, ...]:
-    """Return the global ranks that a group's name states; empty if unknown."""
-    head = name.partition("#")[0]
-    parts = head.split(",")
-    return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else ()
 
 
 def _is_ring(rows: Columns, size: int) -> bool:
