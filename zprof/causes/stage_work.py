@@ -25,8 +25,12 @@ WORK_EVIDENCE: Mapping[str, tuple[str, Unit]] = {
 
 
 def rate_excess(analysis: RunAnalysis, excess_ns: float) -> Confidence:
-    """Return the confidence that a stage which is longer by this time sets the pace of the pipeline."""
-    is_sure = excess_ns >= _SURE_STEP_RATIO * mean_wall_ns(analysis)
+    """Return the confidence that a stage which is longer by this time sets the pace of the pipeline.
+
+    If ranks are missing, the others of the stage may be as fast as those of other stages.
+    """
+    is_complete = len(analysis.run.ranks_loaded) == analysis.run.world_size
+    is_sure = is_complete and excess_ns >= _SURE_STEP_RATIO * mean_wall_ns(analysis)
     return Confidence.HIGH if is_sure else Confidence.MEDIUM
 
 

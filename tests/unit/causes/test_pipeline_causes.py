@@ -81,6 +81,14 @@ def test_a_stage_has_its_ranks_its_pace_and_its_work(tmp_path: Path) -> None:
     assert max(works) == pytest.approx(min(works), rel=0.01)
 
 
+def test_one_of_two_replicas_makes_a_slow_stage_less_sure(tmp_path: Path) -> None:
+    write_mesh_job(plant_mesh(make_pipeline(PAIRS), "slow_stage"), tmp_path / "traces")
+    for trace in (tmp_path / "traces").glob("rank[13].*"):
+        trace.unlink()
+    (slow,) = [each for each in diagnose(read_traces(tmp_path)).findings if each.cause == "slow_stage"]
+    assert slow.confidence is Confidence.MEDIUM
+
+
 @pytest.mark.parametrize(
     ("extra", "settings"),
     [

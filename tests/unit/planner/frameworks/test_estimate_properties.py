@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from tests.support.planned_layouts import LLAMA, MIXTRAL, H, make_degrees, make_layout
 from zprof.model.layout import Framework, Kernels, Layout, PipelineSchedule, Recompute
 from zprof.model.machines import H100
-from zprof.model.plan import Estimate, Fit
+from zprof.model.plan import Estimate, Fit, Term
 from zprof.model.tenants import Tenant
 from zprof.model.transformer import Attention, LayerRun, Mlp, Transformer
 from zprof.planner.estimate import estimate_layout
+from zprof.planner.framework_memory import compute_reserve_bytes, judge_fit
 from zprof.planner.stages import count_stage_layers
 
 MODELS = st.sampled_from([LLAMA, MIXTRAL])
@@ -146,3 +147,20 @@ def test_a_heavy_layer_is_found_on_any_stage(at: int) -> None:
     assert made.stage == at
     weights = sum(term.bytes or 0 for term in made.terms if term.tenant is Tenant.PARAMETERS)
     assert weights >= 2 * 3 * H * 8 * 8192
+
+
+@pytest.mark.parametrize(
+    ("peak_ratio", "fit"), [(0.9, Fit.FITS), (1.0, Fit.TIGHT), (1.08, Fit.TIGHT), (1.12, Fit.TOO_LARGE)]
+)
+def test_too_large_is_beyond_the_usual_error_of_a_peak(peak_ratio: float, fit: Fit) -> None:
+    memory_bytes = 80_000_000_000
+    assert judge_fit(round(peak_ratio * memory_bytes), 2_000_000_000, memory_bytes) is fit
+
+
+def test_the_reserve_is_context_communicator_and_a_twentieth_of_what_moves() -> None:
+    terms = tuple(
+        Term(tenant=tenant, sub="", bytes=20_000_000_000, assumption="")
+        for tenant in (Tenant.PARAMETERS, Tenant.OPTIMIZER_STATE, Tenant.ACTIVATIONS)
+    )
+    assert compute_reserve_bytes(terms, 1) == 700_000_000 + 1_000_000_000
+    assert compute_reserve_bytes(terms, 8) == 700_000_000 + 800_000_000 + 1_000_000_000
