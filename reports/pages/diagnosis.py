@@ -91,8 +91,8 @@ def _build_main_sections(report: Report) -> tuple[Section, ...]:
     """Build the main sections: what a stuck job waits for, where time goes, or what holds the memory."""
     if is_stuck(report.hang):
         return build_hang_section(report)
-    if report.time.slowdown is not None:
-        return build_slowdown_section(report.time.slowdown)
+    if report.time.slowdown is not None and not report.time.per_rank:
+        return build_slowdown_section(report.time)
     if report.time.per_rank:
         title = "Where the time goes"
         table = build_ledger_table(report)
@@ -133,7 +133,7 @@ def _list_job_notes(comparison: Comparison) -> Iterator[Block]:
 def _build_change_section(report: Report) -> tuple[Section, ...]:
     """Build the section of findings, largest saving first, low confidence last."""
     title, lead = "What to change", "Fixes, largest saving first."
-    if not report.findings and (report.endings or report.time.slowdown):
+    if not report.findings and (report.endings or (report.time.slowdown and not report.time.per_rank)):
         return ()  # what ended the job, or explains its slowdown, is the answer
     if not report.findings:
         text = "Nothing: none of the tested causes was found."

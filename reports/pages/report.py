@@ -75,7 +75,7 @@ def build_report_page(report: Report) -> Page:
             *build_hang_section(report),
             *build_ledger_section(report),
             *build_parallelism_section(report),
-            *build_slowdown_section(report.time.slowdown),
+            *build_slowdown_section(report.time),
             *build_out_of_memory_section(report),
             *build_memory_section(report, with_largest=has_time),
             *build_group_change_section(Cursor(report).comparison),

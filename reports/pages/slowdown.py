@@ -1,10 +1,11 @@
-"""The slowdown of an operation timeline: what share of the lost time each part explains."""
+"""The slowdown of a pipeline: what share of the lost time each part explains."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from zprof.base.formatting import format_ms, format_percent
 from zprof.model.slowdown import Slowdown, SlowdownCause
+from zprof.model.time import Time
 from zprof.reports.page import HeatCell, HeatMap, KeyFigures, Paragraph, Section, make_section
 from zprof.reports.pages.ranks import LEVELS, MAX_HEAT_COLUMNS, MAX_HEAT_ROWS, split_evenly
 from zprof.reports.table import (
@@ -31,8 +32,9 @@ _CAUSES = {
 }
 
 
-def build_slowdown_section(slowdown: Slowdown | None) -> tuple[Section, ...]:
-    """Build the section; empty without an operation timeline."""
+def build_slowdown_section(time: Time) -> tuple[Section, ...]:
+    """Build the section; empty without a pipeline. Without times of ranks it names the cause."""
+    slowdown = time.slowdown
     if slowdown is None:
         return ()
     m_s, m_w = (UNKNOWN if each is None else f"{each:.3f}" for each in (slowdown.m_s, slowdown.m_w))
@@ -56,7 +58,7 @@ def build_slowdown_section(slowdown: Slowdown | None) -> tuple[Section, ...]:
         "Slowdown",
         "What a step loses against one in which all operations of a type take the same time.",
         KeyFigures(figures=figures),
-        Paragraph(text=_CAUSES[slowdown.cause]),
+        None if time.per_rank else Paragraph(text=_CAUSES[slowdown.cause]),
         _build_part_table(
             slowdown, "By operation", make_name_column("operation"), slowdown.by_operation.items()
         ),

@@ -21,6 +21,7 @@ from zprof.analysis.intervals import Int64s
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.time.analyse import analyse_time
 from zprof.analysis.time.collective_times import measure_partial_group
+from zprof.analysis.time.compute_passes import NO_COMPUTE_PASSES
 from zprof.analysis.time.decomposition import parse_group_ranks
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.passes import NO_PASSES
@@ -56,13 +57,13 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
     ``steps`` has one row per (rank, step) with the ledger terms in nanoseconds. ``collectives`` has one row
     per collective and rank, on the common clock. ``host`` has one row per rank and step: what the host did
     while its device was idle. ``kernels`` sums each device's kernels by name. ``passes`` lists each gather's
-    pass and unit. ``limiter`` has one row per gather that the host delayed, ``waits`` one per host wait for
-    the device. Tables are empty if the recording lacks the data. ``hosts``: host name of each rank, if known.
-    ``tracks``: the intervals behind each timed rank's sums, for drawing. ``source``: the run itself, for
-    access to single events. ``engine``: the declared engine, else the one inferred from events; None if
-    unknown. ``hang``: what the ranks' flight recorders show; None without flight recorders. ``endings``: how
-    the ranks of a failed job ended. ``expected_bus_bytes_per_s``: the link's bandwidth for large messages, as
-    stated by the user.
+    pass and unit; ``compute_passes``: the computations of a pipeline. ``limiter`` has one row per gather that
+    the host delayed, ``waits`` one per host wait for the device. Tables are empty if the recording lacks the
+    data. ``hosts``: host name of each rank, if known. ``tracks``: the intervals behind each timed rank's
+    sums, for drawing. ``source``: the run itself, for access to single events. ``engine``: the declared
+    engine, else the one inferred from events; None if unknown. ``hang``: what the ranks' flight recorders
+    show; None without flight recorders. ``endings``: how the ranks of a failed job ended.
+    ``expected_bus_bytes_per_s``: the link's bandwidth for large messages, as stated by the user.
     """
 
     run: RunFacts
@@ -76,6 +77,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
     host: Columns = field(default_factory=lambda: Columns({}))
     kernels: Columns = field(default_factory=lambda: Columns({}))
     passes: Columns = NO_PASSES
+    compute_passes: Columns = NO_COMPUTE_PASSES
     limiter: Columns = field(default_factory=lambda: Columns({}))
     waits: Columns = field(default_factory=lambda: Columns({}))
     hosts: Mapping[int, str] = field(default_factory=dict)
@@ -123,6 +125,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         host=time.host,
         kernels=time.kernels,
         passes=time.passes,
+        compute_passes=time.compute_passes,
         limiter=time.limiter,
         waits=time.waits,
         hosts=_list_hosts(run),
@@ -148,11 +151,32 @@ def _with_groups(analysis: RunAnalysis) -> RunAnalysis:
     analysis = replace(analysis, time=replace(analysis.time, collectives=collectives))
     partial = measure_partial_group(analysis.run, analysis.time.collectives)
     mesh = measure_mesh(analysis)
-    analysis = replace(analysis, time=replace(analysis.time, mesh=mesh, partial=partial))
+    analysis = _with_slowdown(replace(analysis, time=replace(analysis.time, mesh=mesh, partial=partial)))
     if mesh is None or not len(analysis.passes):
         return analysis
     rows = select_state_rows(analysis, analysis.collectives).row
     return replace(analysis, passes=analysis.passes.at(np.isin(analysis.passes.ints("row"), rows)))
+
+
+def list_operations(analysis: RunAnalysis) -> tuple[Columns | None, tuple[Gap, ...]]:
+    """Return the operations of a recorded pipeline, and gaps; None without a pipeline, or if unknown."""
+    mesh = analysis.time.mesh
+    if mesh is None or mesh.bubble is None:
+        return None, ()
+    from zprof.analysis.slowdown.from_recording import make_operations
+
+    return make_operations(mesh, mesh.bubble, analysis.collectives, analysis.compute_passes)
+
+
+def _with_slowdown(analysis: RunAnalysis) -> RunAnalysis:
+    """Return the analysis with the slowdown of its pipelines, if it has any."""
+    operations, gaps = list_operations(analysis)
+    slowdown = None
+    if operations is not None:
+        from zprof.analysis.slowdown.measure import measure_slowdown
+
+        slowdown, gaps = measure_slowdown(operations)
+    return replace(analysis, time=replace(analysis.time, slowdown=slowdown), gaps=(*analysis.gaps, *gaps))
 
 
 def analyse_memory_only(run: Run) -> RunAnalysis:
@@ -197,6 +221,7 @@ def analyse_time_only(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Run
         host=time.host,
         kernels=time.kernels,
         passes=time.passes,
+        compute_passes=time.compute_passes,
         limiter=time.limiter,
         waits=time.waits,
         hosts=_list_hosts(run),

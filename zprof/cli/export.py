@@ -66,7 +66,7 @@ class ExportCommand:
         parser.add_argument(
             "--ideal",
             action="store_true",
-            help="show the ideal timeline beside the recorded one (operation timelines of pipelines)",
+            help="pipelines: passes and messages of each stage, the ideal timeline beside the recorded one",
         )
         parser.add_argument("--python", action="store_true", help="include Python stack frames")
         parser.add_argument("--force", action="store_true", help="overwrite FILE")
@@ -80,18 +80,13 @@ class ExportCommand:
             raise BadInput(f"{target}: not a .json or .json.gz file", hint="use one of these suffixes")
         check_output_target(target, force=arguments.force)
         run = open_run(path, is_analysed=False)
-        if arguments.ideal and run.manifest.operations is None:
-            raise BadInput(
-                f"{printable(path)}: not an operation timeline, which --ideal needs",
-                hint="export it without --ideal",
-            )
         from zprof.integrations.perfetto.export import export_trace
         from zprof.integrations.perfetto.operations import export_operations
         from zprof.integrations.perfetto.rank_rows import ExportChoice
 
         choice = ExportChoice(ranks=arguments.ranks, steps=arguments.steps, python=arguments.python)
         with open_atomically(target, force=arguments.force) as file, _open_output(file, target) as out:
-            if run.manifest.operations is not None:
+            if arguments.ideal or run.manifest.operations is not None:
                 exported = export_operations(run, choice, out, with_ideal=arguments.ideal)
             else:
                 exported = export_trace(run, choice, out)

@@ -131,7 +131,7 @@ def judge(case: Case) -> Verdict:
             return _make_verdict(_OF_HANGS[hang.status], describe_not_stuck(hang))
         status = _RISK if _has_failed(case.endings) else _INCONCLUSIVE
         return _make_verdict(status, f"{ending}; {describe_not_stuck(hang)}")
-    if case.time.slowdown is not None:
+    if case.time.slowdown is not None and not case.time.per_rank:
         return _make_verdict(*_judge_slowdown(case.time.slowdown))
     status, sentence = _judge_steps(case) if case.time.per_rank else _judge_memory(case)
     if ending:

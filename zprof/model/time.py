@@ -438,7 +438,7 @@ class Time(Struct, frozen=True, kw_only=True):
     """Time part of the report.
 
     ``step_noise_ns``: the means of two recordings of this job differ by no more than this in 95 % of cases;
-    None if there are too few steps to estimate it. ``slowdown``: of an operation timeline, else None.
+    None if there are too few steps to estimate it. ``slowdown``: of a pipeline's operations, else None.
     ``mesh``: roles of the process groups and time by role; None for jobs with one kind of group. ``partial``:
     the group with missing ranks that has the most exposed time, None if no rank is missing.
     """

@@ -24,13 +24,14 @@ PARAMS_GATHER, GRADS_SCATTER = "params-all-gather", "grads-reduce-scatter"
 SEPARATE_GRADS = "separate-grads-all-reduce"
 EMBEDDING_GRADS, CLIP_GRADS = "embedding-grads-all-reduce", "optimizer-clip-main-grad"
 LAYERNORM_GRADS = "layernorm-grads-all-reduce"
+OPTIMIZER = "optimizer"
 #: Collectives of all replicas of a stage; gradient clipping also waits for all stages.
 _ACROSS_REPLICAS = frozenset({PARAMS_GATHER, GRADS_SCATTER, SEPARATE_GRADS, CLIP_GRADS})
 _ACROSS_STAGES = frozenset({EMBEDDING_GRADS, CLIP_GRADS})
 COMMUNICATION = POINT_TO_POINT | _ACROSS_REPLICAS | _ACROSS_STAGES | {LAYERNORM_GRADS}
 #: After the last computation, in order. Gradients that were reduced during the backward come first.
-_END = ("gc", LAYERNORM_GRADS, EMBEDDING_GRADS, GRADS_SCATTER, CLIP_GRADS, "optimizer")
-_END_OVERLAPPED = ("gc", LAYERNORM_GRADS, EMBEDDING_GRADS, SEPARATE_GRADS, CLIP_GRADS, "optimizer")
+_END = ("gc", LAYERNORM_GRADS, EMBEDDING_GRADS, GRADS_SCATTER, CLIP_GRADS, OPTIMIZER)
+_END_OVERLAPPED = ("gc", LAYERNORM_GRADS, EMBEDDING_GRADS, SEPARATE_GRADS, CLIP_GRADS, OPTIMIZER)
 KNOWN = COMMUNICATION | frozenset(COMPUTE) | frozenset(_END)
 #: Clocks of one worker's streams differ by less.
 _TOLERANCE_NS = 50_000

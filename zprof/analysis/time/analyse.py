@@ -23,6 +23,7 @@ from zprof.analysis.time.collective_times import (
     sum_message_sizes,
     sum_unit_times,
 )
+from zprof.analysis.time.compute_passes import NO_COMPUTE_PASSES, make_compute_passes
 from zprof.analysis.time.critical_path import (
     find_critical_path,
     judge_lateness,
@@ -127,8 +128,8 @@ class RankSummary(Struct, frozen=True, kw_only=True):
 
     ``window``: its steps. ``in_steps``: mask of the collectives launched in its steps, among all of its rows;
     ``columns``: the columns measured for each row; ``pace``: the host time before each launch in its steps.
-    ``calls``: only the host calls that can make it late. ``passes``: evidence of its passes. ``outside_ns``:
-    device work outside the window.
+    ``calls``: only the host calls that can make it late. ``passes``: evidence of its passes;
+    ``compute_passes``: those of a pipeline. ``outside_ns``: device work outside the window.
     """
 
     window: RankWindow
@@ -144,6 +145,7 @@ class RankSummary(Struct, frozen=True, kw_only=True):
     waits: Columns
     limiter: Columns
     passes: PassRank
+    compute_passes: Columns
     tracks: RankTracks
     outside_ns: int
     gaps: list[Gap]
@@ -167,6 +169,7 @@ class TimeAnalysis(Struct, frozen=True, kw_only=True):
     host: Columns = field(default_factory=lambda: Columns({}))
     kernels: Columns = field(default_factory=lambda: Columns({}))
     passes: Columns = NO_PASSES
+    compute_passes: Columns = NO_COMPUTE_PASSES
     limiter: Columns = field(default_factory=lambda: Columns({}))
     waits: Columns = field(default_factory=lambda: Columns({}))
 
@@ -229,6 +232,7 @@ def analyse_time(
         limiter=Columns.concat([rank.limiter for rank in ranks]),
         waits=Columns.concat([rank.waits for rank in ranks]),
         passes=_find_passes_in_program_steps(collectives, ranks),
+        compute_passes=Columns.concat([rank.compute_passes for rank in ranks]),
     )
 
 
@@ -496,6 +500,7 @@ def _summarize(timeline: RankTimeline, result: RankResult, clocks: Clocks) -> Ra
             timeline.rank, timeline.calls.limiter, timeline.activity, timeline.host_steps, gather_ends
         ),
         passes=make_pass_rank(timeline),
+        compute_passes=make_compute_passes(timeline, result.collectives.at(result.in_steps)),
         tracks=make_rank_tracks(timeline, clocks.of(timeline.rank), result.exposure, result.wait_before_ns),
         outside_ns=timeline.outside_ns,
         gaps=result.gaps,

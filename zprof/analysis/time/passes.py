@@ -73,6 +73,11 @@ def find_candidates(collectives: Columns) -> Mask:
     return is_pass_kind & (sizes >= _SMALL_RATIO * gathers.max(sizes)[gathers.codes])
 
 
+def is_move_name(name: str) -> bool:
+    """Return True for kernels and operators that allocate, view, fill or copy."""
+    return _MOVE_NAMES.fullmatch(name[:_MAX_NAME]) is not None
+
+
 class PassRank(Struct, frozen=True, kw_only=True):
     """Data to identify one rank's passes: its steps by host marks, evidence, and compute.
 
@@ -93,9 +98,7 @@ def make_pass_rank(timeline: RankTimeline) -> PassRank:
     """
     steps = timeline.program_steps if timeline.has_several_steps else None
     work = timeline.activity.named
-    moves = np.array(
-        [_MOVE_NAMES.fullmatch(name[:_MAX_NAME]) is not None for name in work.names], dtype=np.bool_
-    )
+    moves = np.array([is_move_name(name) for name in work.names], dtype=np.bool_)
     computes = ~work.copies & ~moves[work.code] if len(work) else np.zeros(0, dtype=np.bool_)
     return PassRank(
         rank=timeline.rank,

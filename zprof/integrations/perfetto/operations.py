@@ -1,4 +1,4 @@
-"""Export an operation timeline as one Chrome JSON trace, with the ideal step beside each recorded one.
+"""Export the operations of a pipeline as one Chrome JSON trace, with the ideal step beside each recorded one.
 
 Steps follow each other: in a file, each may start at 0.
 """
@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from zprof.analysis.analysis import analyse, list_operations
 from zprof.analysis.columns import Columns, Floats
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.slowdown.graph import COMMUNICATION, POINT_TO_POINT
@@ -36,11 +37,7 @@ def export_operations(run: Run, choice: ExportChoice, out: BinaryIO, *, with_ide
     Raises:
         BadInput, MissingData: the run is damaged, its steps cannot be replayed, or nothing was chosen.
     """
-    table = run.operations()
-    assert table is not None
-    timeline, gaps = make_timeline(Columns.from_arrow(table))
-    if timeline is None:
-        raise MissingData(f"{run.path}: {gaps[-1].reason}", hint=gaps[-1].remedy)
+    timeline = _load_timeline(run)
     steps = [at for at, step in enumerate(timeline.steps) if choice.steps is None or step in choice.steps]
     workers = [
         (rank, place)
@@ -59,6 +56,22 @@ def export_operations(run: Run, choice: ExportChoice, out: BinaryIO, *, with_ide
         slices += line.startswith('{"ph":"X"')
     out.write(b"\n]}\n")
     return Exported(ranks=tuple(rank for rank, _ in workers), slices=slices, notes=())
+
+
+def _load_timeline(run: Run) -> Timeline:
+    """Return the timeline of an imported operation timeline or of a recorded pipeline."""
+    table = run.operations()
+    operations, gaps = (Columns.from_arrow(table), ()) if table is not None else list_operations(analyse(run))
+    if operations is not None:
+        timeline, gaps = make_timeline(operations)
+        if timeline is not None:
+            return timeline
+    if gaps:
+        raise MissingData(f"{run.path}: {gaps[-1].reason}", hint=gaps[-1].remedy)
+    raise MissingData(
+        f"{run.path}: neither the traces of all ranks of a pipeline nor an operation timeline",
+        hint="export it without --ideal",
+    )
 
 
 def _format_lines(

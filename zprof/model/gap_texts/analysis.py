@@ -59,6 +59,13 @@ TEXTS = {
         "the order of the operations contradicts itself: some of them wait for each other",
         "export the start times of all operations of a step from one clock",
     ),
+    "slowdown_passes_unknown": GapText(
+        GapKind.TIME,
+        "slowdown",
+        "rank {rank} does not show {count} forward and {count} backward passes in each step, one per "
+        "micro-batch; steps with split backward passes (zero bubble) are not replayed",
+        "record with ProfilerActivity.CPU, which tells forward and backward passes apart",
+    ),
     # Time.
     "gpu_work_missing": GapText(
         GapKind.DEVICE,

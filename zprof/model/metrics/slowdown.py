@@ -1,4 +1,4 @@
-"""Explain the metrics of the slowdown of an operation timeline."""
+"""Explain the metrics of the slowdown of a pipeline."""
 
 from zprof.model.quantities import Better, Metric
 
