@@ -20,6 +20,8 @@ import numpy as np
 
 from tests.support import exact_counter
 from tests.support.forked_ranks import free_port
+from zprof.analysis.analysis import analyse_time_only
+from zprof.analysis.time.host_time import is_short_of_processors
 from zprof.diagnosis.diagnose import diagnose
 from zprof.model.findings import Confidence
 from zprof.model.report import Report
@@ -136,10 +138,12 @@ def list_healthy_cells() -> Iterator[Cell]:
     yield Cell(program="fsdp2")
     yield Cell(program="zero_redundancy")
     yield Cell(program="sleeping")
-    yield Cell(program="pipeline_1f1b")
+    for schedule in ("gpipe", "1f1b"):
+        yield Cell(program="pipeline", options=("--schedule", schedule))
+    yield Cell(program="experts")
     for form in ("finder", "copied-finder", "layers", "hooks", "gan", "scaler", "unfreeze"):
         yield Cell(program="optimizers", options=("--form", form))
-    for split in ("tensor", "context"):
+    for split in ("tensor", "context", "ring"):
         yield Cell(program="tensor_or_context", options=("--split", split))
     yield Cell(program="deepspeed_zero", options=("--stage", "2", "--dtype", "fp32"), package="deepspeed")
     yield Cell(program="hf_trainer", options=("--sharding", "ddp"), package="transformers")
@@ -187,6 +191,12 @@ class Outcome:
     report: Report
     truth: Mapping[int, Mapping[str, object]]
     step_starts_ns: Mapping[int, Sequence[int]]
+    added: Mapping[int, Sequence[Mapping[str, int]]]
+
+    @property
+    def is_crowded(self) -> bool:
+        """True if its ranks lacked processors for a tenth of the step, so that speeds prove nothing."""
+        return is_short_of_processors(analyse_time_only(self.run))
 
     @property
     def confident(self) -> list[str]:
@@ -249,16 +259,21 @@ def record_cell(
     )
     if not run.exists():
         raise NotRecorded(done.stderr.decode(errors="replace")[-2000:])
-    known, starts = (
+    known, starts, added = (
         {
             int(path.stem.removeprefix(name)): json.loads(path.read_text())
             for path in truth.glob(f"{name}*.json")
         }
-        for name in ("rank", "steps")
+        for name in ("rank", "steps", "added")
     )
     loaded = load(run)
     return Outcome(
-        code=done.returncode, run=loaded, report=diagnose(loaded), truth=known, step_starts_ns=starts
+        code=done.returncode,
+        run=loaded,
+        report=diagnose(loaded),
+        truth=known,
+        step_starts_ns=starts,
+        added=added,
     )
 
 

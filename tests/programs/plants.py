@@ -9,16 +9,21 @@ host_sync     the mean norm of each block's gradient is reduced and read on the 
 import argparse
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from step_truth import note
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
 NONE, STRAGGLER, LOADER, ACCUMULATION, HOST_SYNC = "none", "straggler", "loader", "accumulation", "host_sync"
 DELAY_S, SLOW_RANK, SLOW_BLOCK, WIDTH = 0.04, 1, 1, 384
 #: Micro-batches of a program that accumulates because it was told to reduce each time.
 MICRO_BATCHES = 4
+#: What a slower device adds to the time of each operator.
+SLOWER_RATIO, SHORT_NS = 0.5, 200_000
 
 
 def add_plant_option(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +68,23 @@ class _NormReader:
         norm = outputs[0].detach().float().norm()
         dist.all_reduce(norm)
         self.last = norm.item() / dist.get_world_size()
+
+
+class SlowDevice(TorchDispatchMode):
+    """Makes each long operator of torch take half as long again, and notes the time that this adds.
+
+    It sleeps within the operator, so that other ranks keep their processors. A short operator is cheap on any
+    device, and no sleep is that short.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        begin = time.perf_counter_ns()
+        output = func(*args, **(kwargs or {}))
+        done = time.perf_counter_ns()
+        if func.namespace == "aten" and done - begin >= SHORT_NS:
+            time.sleep(SLOWER_RATIO * (done - begin) / 1e9)
+            note("slower_ns", time.perf_counter_ns() - done)
+        return output
 
 
 class Batches(Dataset[torch.Tensor]):

@@ -8,8 +8,13 @@ from benchmarks.healthy import STEPS
 from tests.programs.bed import Cell, list_healthy_cells, record_cell
 
 #: The others are recorded by test_programs.py.
-OWN = ("optimizers", "tensor_or_context")
-FAST = ("optimizers --form finder", "optimizers --form layers", "tensor_or_context --split context")
+OWN = ("optimizers", "pipeline", "experts", "tensor_or_context")
+FAST = (
+    "optimizers --form finder",
+    "optimizers --form layers",
+    "pipeline --schedule 1f1b",
+    "tensor_or_context --split context",
+)
 
 
 @pytest.mark.ranks

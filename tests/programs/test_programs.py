@@ -22,13 +22,12 @@ HEALTHY = {
     "ddp": "",
     "fsdp1": "",
     "fsdp2": "",
-    "pipeline_1f1b": "",
     "sleeping": "",
     "deepspeed_zero": "deepspeed",
     "hf_trainer": "transformers",
 }
 #: One for each kind of collective in every run of the tests.
-FAST = ("pipeline_1f1b", "sleeping")
+FAST = ("sleeping",)
 
 
 #: Programs of whose lines one costs time: the cause that names it, and what stands there.

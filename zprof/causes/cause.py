@@ -195,6 +195,7 @@ class Cause(Struct, kw_only=True, eq=False):
         is_failure: It ended the program, so it is listed before all findings that save no time.
         is_risk: It puts a run at risk, regardless of how much a fix frees.
         outranks_signs: The measured step decides, not the signs in the recording.
+        is_seen_in_spans: The measured step shows it on CPU ranks too, whose thread is recorded in spans.
         amounts: Keys of the facts that quantify it, regardless of its cost.
         sentence: The claim; ``{lost:ns}`` is a number of the signal in a unit, ``{per_step}`` one of the
             run's words (:class:`zprof.model.time.BasisWords`).
@@ -223,6 +224,7 @@ class Cause(Struct, kw_only=True, eq=False):
     is_failure: bool = False
     is_risk: bool = False
     outranks_signs: bool = False
+    is_seen_in_spans: bool = False
     amounts: tuple[str, ...] = ()
     sentence: str = ""
     observed: str = ""

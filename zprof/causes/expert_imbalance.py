@@ -36,6 +36,7 @@ CAUSE = Cause(
     terms=("exposed_wait_ns", "exposed_transfer_ns", "idle_ns"),
     produces=(Sign.LATE_RANK, Sign.UNEQUAL_WORK, Sign.EXPOSED_ROLE, Sign.SLOW_MESSAGES),
     is_stall=True,
+    is_seen_in_spans=True,
     amounts=("expert_load",),
     observed="the experts of rank {rank} take {load:.2f} times the mean of their group, its other compute is "
     "as fast as the others': with equal experts {step_is} shorter",

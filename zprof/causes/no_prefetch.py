@@ -164,7 +164,7 @@ def observe(step: PlayedStep) -> Observation | None:
 @CAUSE.refute
 def are_launched_ahead(step: PlayedStep) -> bool:
     """Return True if the measured step shows that gathers are launched before they are needed."""
-    return are_gathers_late(step) is False
+    return step.has_kernels and are_gathers_late(step) is False
 
 
 @CAUSE.edit

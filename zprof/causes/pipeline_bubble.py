@@ -25,7 +25,7 @@ CAUSE = Cause(
     id="ZP307",
     name="pipeline_bubble",
     meaning="Stages are equal and micro-batches many, but the schedule leaves a large bubble.",
-    needs=(Need.STEPS, Need.DEVICE),
+    needs=(Need.STEPS,),
     terms=("exposed_wait_ns", "exposed_transfer_ns", "idle_ns"),
     sentence="ranks wait {bubble:ns} {per_step} for other stages ({share:percent}), although {stages} equal "
     "stages have {micro_batches} micro-batches: a schedule with several chunks per rank waits less",

@@ -8,12 +8,12 @@ that other stages lack. Only more of the forward's kernels is ZP305. With the fi
 work.
 """
 
-from zprof.analysis.analysis import RunAnalysis, mean_wall_ns
+from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.mesh.stages import ExtraWork, measure_stages
 from zprof.base.formatting import printable, shorten
 from zprof.causes.cause import Cause, Need, Sign, Signal
 from zprof.causes.fix import Fix
-from zprof.causes.stage_work import MIN_STEP_RATIO, WORK_EVIDENCE, balance_stages, make_work_signal
+from zprof.causes.stage_work import WORK_EVIDENCE, balance_stages, is_long, make_work_signal, name_operations
 
 _MAX_NAME = 40
 
@@ -21,7 +21,7 @@ CAUSE = Cause(
     id="ZP304",
     name="stage_imbalance",
     meaning="One pipeline stage has more layers, or the head and the loss, and the other stages wait.",
-    needs=(Need.STEPS, Need.DEVICE),
+    needs=(Need.STEPS,),
     terms=("exposed_wait_ns", "exposed_transfer_ns", "idle_ns"),
     produces=(Sign.LATE_RANK,),
     amounts=("stage_work_excess",),
@@ -52,9 +52,9 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None
     full = stages.find_fullest()
     if full.extra in (None, ExtraWork.FORWARD):
         return None
-    if full.work_ns - stages.mean_work_ns < MIN_STEP_RATIO * mean_wall_ns(analysis):
+    if not is_long(analysis, full.work_ns - stages.mean_work_ns):
         return None
-    own = f"kernels of its own ({shorten(printable(full.extra_names[0]), _MAX_NAME)})"
+    own = f"{name_operations(analysis)} of its own ({shorten(printable(full.extra_names[0]), _MAX_NAME)})"
     why = "more layers" if full.extra is ExtraWork.LAYERS else own
     return make_work_signal(analysis, stages, {"why": why})
 

@@ -8,17 +8,17 @@ The stage runs more of the forward's kernels, but not more of the backward's
 recomputation, evenly spread.
 """
 
-from zprof.analysis.analysis import RunAnalysis, mean_wall_ns
+from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.mesh.stages import ExtraWork, measure_stages
 from zprof.causes.cause import Cause, Need, Sign, Signal
 from zprof.causes.fix import Fix
-from zprof.causes.stage_work import MIN_STEP_RATIO, WORK_EVIDENCE, balance_stages, make_work_signal
+from zprof.causes.stage_work import WORK_EVIDENCE, balance_stages, is_long, make_work_signal
 
 CAUSE = Cause(
     id="ZP305",
     name="unbalanced_recompute",
     meaning="One pipeline stage computes more of its forward again, and the other stages wait.",
-    needs=(Need.STEPS, Need.DEVICE),
+    needs=(Need.STEPS,),
     terms=("exposed_wait_ns", "exposed_transfer_ns", "idle_ns"),
     produces=(Sign.LATE_RANK,),
     amounts=("stage_work_excess",),
@@ -46,7 +46,7 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None
     stages = measure_stages(analysis)
     if stages is None or stages.find_fullest().extra is not ExtraWork.FORWARD:
         return None
-    if stages.find_fullest().work_ns - stages.mean_work_ns < MIN_STEP_RATIO * mean_wall_ns(analysis):
+    if not is_long(analysis, stages.find_fullest().work_ns - stages.mean_work_ns):
         return None
     return make_work_signal(analysis, stages)
 

@@ -157,7 +157,9 @@ def _decide_by_step(
 
 def look_at_step(step: PlayedStep, cause: Cause) -> Finding | Absent | None:
     """Return the finding of a cause without which the step is shorter; None if the step shows nothing."""
-    if cause.look_at_step is None or step.graph is None or not step.has_kernels:
+    if cause.look_at_step is None or step.graph is None:
+        return None
+    if not (step.has_kernels or cause.is_seen_in_spans):
         return None
     seen = cause.look_at_step(step)
     if not isinstance(seen, Observation):
@@ -264,7 +266,7 @@ def price_finding(step: PlayedStep, finding: Finding, cause: Cause) -> tuple[Fin
     graph = step.graph
     if graph is None or finding.saving_ns[1] <= 0:
         return finding, False
-    if step.has_kernels and cause.is_refuted is not None and cause.is_refuted(step):
+    if cause.is_refuted is not None and cause.is_refuted(step):
         return None, True
     gains = list_gains(step, finding, cause)
     if not gains:  # the edit changes nothing in the step: the cost is unknown

@@ -347,12 +347,16 @@ def scale_ranks(graph: Graph, ratios: Mapping[int, float]) -> Graph:
     return scale_work(graph, lambda rank: ratios.get(rank.tasks.rank, 1.0))
 
 
-def shorten_own_work(graph: Graph, by_ns: float) -> Graph:
-    """Shorten the thread's own work on each CPU rank by this time per step, proportionally."""
+def shorten_own_work(graph: Graph, by_ns: float | Mapping[int, float]) -> Graph:
+    """Shorten the thread's own work on CPU ranks by this time per step, or by that of each rank.
+
+    All of it is shortened in proportion.
+    """
 
     def measure_ratio(rank: RankGraph) -> float:
         own_ns = float(rank.work_ns[rank.collective == NONE].sum()) / graph.steps
-        return max(0.0, 1 - by_ns / max(1.0, own_ns))
+        less_ns = by_ns.get(rank.tasks.rank, 0.0) if isinstance(by_ns, Mapping) else by_ns
+        return max(0.0, 1 - less_ns / max(1.0, own_ns))
 
     return scale_work(graph, measure_ratio)
 

@@ -31,7 +31,7 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Texts
+from zprof.analysis.columns import Columns, Groups, Texts
 from zprof.analysis.intervals import Int64s, Intervals
 from zprof.analysis.time.events import CALL_CATEGORIES, WORK_CATEGORIES, EventView
 from zprof.analysis.time.host_calls import read_loader_spans
@@ -373,6 +373,8 @@ def build_host_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | G
     if not steps:
         return make_gap("replay_without_common_step")
     rows = analysis.collectives
+    if analysis.run.device == "cpu" and len(rows):
+        rows = rows.with_columns(end_ns=_find_message_ends(rows))
     per_step = max(1, len(rows) // max(1, len(np.unique(rows.ints("step")))) if len(rows) else 1)
     steps = steps[-max(2, _MAX_COLLECTIVES // per_step) :]
     windows = [_select_window(analysis, tracks, steps) for tracks in analysis.tracks]
@@ -431,7 +433,7 @@ def _make_span_tasks(
     if rows is not None:
         mine = calls.source[is_launch]
         work[is_launch] = np.column_stack((rows.ints("start_ns"), rows.ints("end_ns")))[mine] - origin_ns
-        stream[is_launch] = rows.texts("group").codes[mine]
+        stream[is_launch] = _number_queues(rows)[mine]
         row[is_launch] = rows.row[mine]
     on = np.where(is_own, np.arange(len(row)), NONE)
     is_wait = calls.kind == _WAIT
@@ -451,6 +453,32 @@ def _make_span_tasks(
         step=window.number[np.clip(np.searchsorted(bounds[:, 1], calls.spans[:, 1]), 0, len(bounds) - 1)],
     )
     return tasks, on
+
+
+def _find_message_ends(rows: Columns) -> Int64s:
+    """Return when each row ended; the data of a message may arrive long before its rank waits for it.
+
+    A message that was not waited for yet has ended when its other rank had it.
+    """
+    start_ns, end_ns = rows.ints("start_ns"), rows.ints("end_ns")
+    messages = Groups(rows.ints("instance"))
+    known_ns = np.maximum(messages.min(end_ns), messages.max(start_ns))[messages.codes]
+    is_shared = _mark_messages(rows) & (rows.ints("instance") >= 0)
+    is_early = is_shared & rows.known("wait_start_ns") & (known_ns < rows.ints("wait_start_ns"))
+    return np.where(is_early, known_ns, end_ns)
+
+
+def _number_queues(rows: Columns) -> Int64s:
+    """Return the queue of each row: its group's, and for messages those of its group, kind and peer."""
+    is_message = _mark_messages(rows)
+    kind = np.where(is_message, rows.texts("kind").codes, NONE)
+    peer = np.where(is_message, rows.ints("peer_rank", NONE), NONE)
+    return Groups(rows.texts("group"), kind, peer).codes
+
+
+def _mark_messages(rows: Columns) -> Bools:
+    marked: Bools = rows.texts("kind").equals(CollectiveKind.SEND.value, CollectiveKind.RECV.value)
+    return marked
 
 
 def _list_calls(rows: Columns | None, loads: Intervals, origin_ns: int, *, is_device: bool) -> _Calls:

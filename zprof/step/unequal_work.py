@@ -7,7 +7,7 @@ the rest of the compute is much more equal:
     spread = sum over kernels of (largest of the ranks - mean of the ranks) / sum over kernels of the mean
 
 The work of experts is the compute between an all_to_all that dispatches tokens and the next one, which
-combines their results.
+combines their results. On CPU ranks it is the time of the thread there, in the typical step.
 """
 
 import re
@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.decomposition import parse_group_ranks
 from zprof.model.collectives import CollectiveKind
 from zprof.model.mesh import GroupRole
 from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph, mark_rows
@@ -134,16 +135,18 @@ def measure_experts(analysis: RunAnalysis, graph: Graph) -> list[UnequalWork]:
     """Return the work of experts in each group whose ranks have the same exchanges."""
     found = []
     for ranks, exchanges in _list_expert_groups(analysis, graph):
-        inside = [_mark_between(rank, each) for rank, each in zip(ranks, exchanges, strict=True)]
-        work = np.array(
-            [_sum_between(rank, each) for rank, each in zip(ranks, exchanges, strict=True)], dtype=np.float64
-        )
-        rest = _make_table(
-            [rank.work_ns[_mark_compute(rank) & ~mine] for rank, mine in zip(ranks, inside, strict=True)]
-        )
-        if rest is not None and work.sum() > 0:
-            tokens = _sum_tokens(analysis, ranks, exchanges)
-            found.append(replace(_compare(ranks, work, rest, graph.steps), tokens=tokens))
+        pairs = list(zip(ranks, exchanges, strict=True))
+        work: _Table | None = np.array([_sum_between(*each) for each in pairs], dtype=np.float64)
+        if graph.has_kernels:
+            inside = [_mark_between(*each) for each in pairs]
+            marked = [_mark_compute(rank) & ~mine for rank, mine in zip(ranks, inside, strict=True)]
+            rest = _make_table([rank.work_ns[each] for rank, each in zip(ranks, marked, strict=True)])
+        else:
+            work = _find_typical_step(work, graph.steps)
+            rest = _find_typical_step(np.array([_sum_outside(*each) for each in pairs]), graph.steps)
+        if rest is not None and work is not None and work.sum() > 0:
+            compared = _compare(ranks, work, rest, graph.steps if graph.has_kernels else 1)
+            found.append(replace(compared, tokens=_sum_tokens(analysis, ranks, exchanges)))
     return found
 
 
@@ -170,6 +173,7 @@ def even_out_experts(analysis: RunAnalysis, graph: Graph) -> list[Graph]:
             for number, (begin, end) in enumerate(pairs):
                 inside = slice(begin + 1, end)
                 own[inside] = np.where(computes[inside], own[inside] * ratios[index, number], own[inside])
+                all_equal[inside] = own[inside]
                 for at in (begin, end):
                     all_equal[at] *= fewer[number]
                     collective = int(rank.collective[at])
@@ -187,14 +191,23 @@ def even_out_experts(analysis: RunAnalysis, graph: Graph) -> list[Graph]:
 def _list_expert_groups(
     analysis: RunAnalysis, graph: Graph
 ) -> list[tuple[tuple[RankGraph, ...], list[list[tuple[int, int]]]]]:
-    """Return the ranks of each expert group with their pairs of exchanges, if all ranks have the same."""
-    mesh, rows = analysis.time.mesh, analysis.collectives
+    """Return the ranks of each group that exchanges tokens with its pairs of exchanges.
+
+    All ranks must have the same number. If experts are spread over all ranks, tokens may travel in the group
+    that also reduces gradients.
+    """
+    rows = analysis.collectives
+    if not len(rows):
+        return []
+    mesh, exchanges_tokens = analysis.time.mesh, rows.texts("kind").equals(CollectiveKind.ALL_TO_ALL)
+    others = {group.group for group in mesh.groups if group.role is GroupRole.CONTEXT} if mesh else set()
     known = {rank.tasks.rank: rank for rank in graph.ranks}
     found = []
-    for group in mesh.list_groups(GroupRole.EXPERT) if mesh is not None else ():
-        ranks = tuple(known[rank] for rank in group.ranks if rank in known)
-        mine = rows.texts("group").equals(group.group) & rows.texts("kind").equals(CollectiveKind.ALL_TO_ALL)
-        chosen = frozenset(rows.row[mine].tolist())
+    for name in rows.texts("group").at(exchanges_tokens).list_distinct():
+        if name in others:
+            continue
+        ranks = tuple(known[rank] for rank in sorted(parse_group_ranks(name)) if rank in known)
+        chosen = frozenset(rows.row[exchanges_tokens & rows.texts("group").equals(name)].tolist())
         exchanges = [_pair_exchanges(rank, chosen) for rank in ranks]
         if len(ranks) > 1 and exchanges[0] and len({len(each) for each in exchanges}) == 1:
             found.append((ranks, exchanges))
@@ -223,6 +236,25 @@ def _mark_between(rank: RankGraph, pairs: Sequence[tuple[int, int]]) -> Bools:
 def _sum_between(rank: RankGraph, pairs: Sequence[tuple[int, int]]) -> list[float]:
     work = np.where(_mark_compute(rank), rank.work_ns, 0.0)
     return [float(work[begin + 1 : end].sum()) for begin, end in pairs]
+
+
+def _sum_outside(rank: RankGraph, pairs: Sequence[tuple[int, int]]) -> list[float]:
+    """Return the compute before each pair, since the pair before it or the start of the step."""
+    sums = np.concatenate(([0.0], np.cumsum(np.where(_mark_compute(rank), rank.work_ns, 0.0))))
+    first = np.searchsorted(rank.tasks.step, rank.tasks.step[[begin for begin, _ in pairs]])
+    since = np.maximum(first, np.array([0, *(end for _, end in pairs[:-1])]))
+    return [float(sums[begin] - sums[at]) for (begin, _), at in zip(pairs, since.tolist(), strict=True)]
+
+
+def _find_typical_step(table: _Table | None, steps: int) -> _Table | None:
+    """Return the median over the steps of each piece, ranks as rows; None if steps have unequal pieces.
+
+    A CPU rank that loses its processor for a moment has other work in one step, not in most of them.
+    """
+    if table is None or table.shape[1] % steps:
+        return None
+    typical: _Table = np.median(table.reshape(len(table), steps, -1), axis=1)
+    return typical
 
 
 def _read_bytes(analysis: RunAnalysis, rank: RankGraph, pairs: Sequence[tuple[int, int]]) -> list[float]:

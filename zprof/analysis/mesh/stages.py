@@ -9,6 +9,9 @@ has another mean. Stages are compared within each pipeline, then over the pipeli
 single slow rank of a stage changes nothing.
 
 Kernels that run less than once per micro-batch (optimizer, norms) are left out: they are not part of a pass.
+
+On CPU ranks, the main thread's outermost operators replace kernels. Their time is calls * median of one call:
+an operator that lost its processor takes many times longer, which says nothing about its stage.
 """
 
 import re
@@ -107,7 +110,7 @@ class Stages(Struct, frozen=True, kw_only=True):
 
 
 class _Kernels(Struct, frozen=True, kw_only=True):
-    """Calls and time per step of each kernel name (rows) on each rank (columns)."""
+    """Calls and time per step of each kernel or operator name (rows) on each rank (columns)."""
 
     names: tuple[str, ...]
     ranks: Int64s
@@ -174,7 +177,9 @@ def _read_kernels(analysis: RunAnalysis, micro_batches: int) -> _Kernels:
     known = np.isin(rows.ints("rank"), ranks)
     column = np.searchsorted(ranks, rows.ints("rank")[known])
     np.add.at(calls, (at[known], column), rows.ints("count")[known])
-    np.add.at(times, (at[known], column), rows.floats("total_ns")[known])
+    is_on_cpu = analysis.run.device == "cpu"
+    times_ns = rows.ints("count") * rows.floats("median_ns") if is_on_cpu else rows.floats("total_ns")
+    np.add.at(times, (at[known], column), times_ns[known])
     calls, times = calls / steps, times / steps
     kept = np.flatnonzero(calls.max(axis=1, initial=0.0) >= micro_batches)
     return _Kernels(

@@ -60,16 +60,17 @@ _MAX_NAMES = 256
 OTHER_KERNELS = "(others)"
 
 #: One row per rank, name and role. ``role``: compute, copy (a kernel) or memcpy; the last two are copies
-#: around collectives. Sums over the steps: ``total_ns``; ``beside_ns``, its part concurrent with a
-#: collective; ``judged_beside_ns`` and ``excess_ns`` over the ``judged_count`` kernels that are not alone and
-#: have a known duration when alone; ``uncovered_ns``, the part of copies without concurrent compute. Medians
-#: are NaN without values.
+#: around collectives. ``median_ns``: of single calls. Sums over the steps: ``total_ns``; ``beside_ns``, its
+#: part concurrent with a collective; ``judged_beside_ns`` and ``excess_ns`` over the ``judged_count`` kernels
+#: that are not alone and have a known duration when alone; ``uncovered_ns``, the part of copies without
+#: concurrent compute. Medians are NaN without values.
 KERNEL_COLUMNS = (
     "rank",
     "name",
     "role",
     "count",
     "total_ns",
+    "median_ns",
     "beside_ns",
     "alone_count",
     "alone_median_ns",
@@ -312,6 +313,7 @@ def sum_kernels(timeline: RankTimeline, collectives: Columns) -> Columns:
         "role": Texts.of(roles),
         "count": total(None),
         "total_ns": total(duration),
+        "median_ns": group_medians(group, duration, size),
         "beside_ns": total(concurrent),
         "alone_count": total(None, is_alone),
         "alone_median_ns": group_medians(group[is_alone], duration[is_alone], size),

@@ -20,7 +20,9 @@ another launch almost as well are left out.
 
 Collectives run on worker threads, but a message is posted by its caller: the range ``gloo:send`` starts
 within the operator ``c10d::send``, on the same thread, and ends when the caller has waited for it. Each
-message can therefore be matched to its post and wait directly, without sequence numbers. A message that is
+message can therefore be matched to its post and wait directly, without sequence numbers. A message starts
+with its operator: the range starts after the data were handed to the socket, which can wake the receiver and
+cost the sender its processor, so a receive of the same message may already have ended. A message that is
 not waited for within the window has no range and becomes a gap. Data may arrive long before the wait, but the
 range always ends at the wait: blocked time is taken from the waits, not from the range.
 """
@@ -498,7 +500,7 @@ class _MessageReader:
             sequence=0,
             dtype=dtype,
             bytes=(count_elements(arguments.dims, types=arguments.types) or 0) * size,
-            start_ns=start,
+            start_ns=launch_span[0] if launch_span else start,
             end_ns=end,
             launch_start_ns=launch_span[0] if launch_span else None,
             launch_end_ns=launch_span[1] if launch_span else None,

@@ -260,7 +260,8 @@ def test_a_message_has_its_peer_its_bytes_its_post_and_its_wait():
         ("recv", "0,1,2,3", 2, 28, 0, at(12), at(15)),
         ("send", "0,1,2,3", 2, 4, 1, at(50), at(51)),
     ]
-    assert (rows[0]["start_ns"], rows[0]["end_ns"]) == (at(10.5), at(40))
+    # The range starts after the data were handed over; the receiver may have them already.
+    assert (rows[0]["start_ns"], rows[0]["end_ns"]) == (at(10), at(40))
 
 
 @pytest.mark.parametrize(
