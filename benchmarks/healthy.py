@@ -30,6 +30,8 @@ STEPS = 16
 BUSY_PROCESSES = 2
 #: What is true of a program by its nature.
 INHERENT = {
+    # It keeps the activations of all micro-batches.
+    "pipeline --schedule gpipe": {"activations_dominate"},
     # It sums whole gradients, then gathers parameters.
     "zero_redundancy": {"unhidden_optimizer_gather"},
     # Each hook sends one layer, and waits for it.
