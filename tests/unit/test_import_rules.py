@@ -25,6 +25,7 @@ ALLOWED = {
     "planner": "step analysis run model base process",
     "causes": "step analysis run model base process",
     "diagnosis": "causes step analysis run model base process",
+    "query": "analysis run model base process",
     "checks": "reports analysis run model base process",
     "simulator": "",
     "reports": "model base",
@@ -35,10 +36,10 @@ ALLOWED = {
     "testing": "notebook integrations collectors checks diagnosis analysis run model base process",
     "pytest_plugin": "testing model base",
     "tui": "integrations collectors reports checks diagnosis planner analysis cache run model base process",
-    "notebook": "cli integrations collectors reports checks diagnosis planner analysis cache run model base "
-    "process",
-    "cli": "tui integrations collectors simulator reference_engine reports checks diagnosis planner step "
-    "analysis cache run model base process",
+    "notebook": "cli integrations collectors reports checks query diagnosis planner analysis cache run model "
+    "base process",
+    "cli": "tui integrations collectors simulator reference_engine reports checks query diagnosis planner "
+    "step analysis cache run model base process",
 }
 MAY_IMPORT_TORCH = {"collectors", "integrations", "reference_engine"}
 #: Where users are given tables as DataFrames; an answer needs none, and would start 0.6 s later.

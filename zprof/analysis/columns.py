@@ -242,6 +242,21 @@ class Columns:
             {each.name: _read_arrow(table.column(each.name), nullable=each.nullable) for each in table.schema}
         )
 
+    def to_arrow(self) -> "pa.Table":
+        """Return an Arrow table; unknown integers and strings are null."""
+        import pyarrow as pa
+
+        arrays: dict[str, Any] = {}
+        for name, column in self._columns.items():
+            if isinstance(column, OptionalInts):
+                arrays[name] = pa.array(column.values, mask=~column.known)
+            elif isinstance(column, Texts):
+                codes = pa.array(column.codes, mask=~column.known)
+                arrays[name] = pa.DictionaryArray.from_arrays(codes, pa.array(column.words, pa.string()))
+            else:
+                arrays[name] = pa.array(column)
+        return pa.table(arrays)
+
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> "Columns":
         """Build a table from the values of each row; a column with only None becomes a string column."""

@@ -108,6 +108,7 @@ class Extra(StrEnum):
     HTA = "hta"
     DASK = "dask"
     CUDA = "cuda"
+    SQL = "sql"
 
 
 class _Module(NamedTuple):
@@ -122,6 +123,7 @@ _MODULES = {
     Extra.HTA: _Module("hta", "HolisticTraceAnalysis"),
     Extra.DASK: _Module("distributed", "distributed"),
     Extra.CUDA: _Module("cuda", "cuda-core"),
+    Extra.SQL: _Module("duckdb", "duckdb"),
 }
 
 

@@ -105,6 +105,12 @@ COMMANDS: tuple[Entry, ...] = (
         import_path="zprof.cli.compare:CompareCommand",
     ),
     Entry(
+        name="query",
+        group=Group.UNDERSTAND,
+        summary="ask SQL of a run: steps, collectives, findings, memory",
+        import_path="zprof.cli.query:QueryCommand",
+    ),
+    Entry(
         name="explain",
         group=Group.UNDERSTAND,
         summary="explain a finding, or list all findings",

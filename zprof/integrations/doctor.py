@@ -131,7 +131,8 @@ def examine(probe: Probe = run_probe) -> Doctor:
         _check_hta(probe(_HTA)),
         _check_kernel(probe(_KERNEL)),
         check_flight_recorder(),
-        _check_dask(),
+        _check_extra("dask", Extra.DASK, "distributed", "traces can only be imported on this machine"),
+        _check_extra("sql", Extra.SQL, "duckdb", "no zprof query, no run.sql()"),
         _check_disk(),
         _check_cache(),
     ]
@@ -188,12 +189,12 @@ def _check_kernel(answer: ProbeAnswer) -> DoctorCheck:
     )
 
 
-def _check_dask() -> DoctorCheck:
-    found = _installed_version("distributed")
+def _check_extra(name: str, extra: Extra, distribution: str, without: str) -> DoctorCheck:
+    """Check an extra that is one package, by its version."""
+    found = _installed_version(distribution)
     if found is None:
-        without = "traces can only be imported on this machine"
-        return _absent_check("dask", _NOT_INSTALLED, without, get_install_command(Extra.DASK))
-    return DoctorCheck(name="dask", status=CheckStatus.OK, found=found)
+        return _absent_check(name, _NOT_INSTALLED, without, get_install_command(extra))
+    return DoctorCheck(name=name, status=CheckStatus.OK, found=found)
 
 
 def _check_disk() -> DoctorCheck:

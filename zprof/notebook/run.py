@@ -93,6 +93,22 @@ class AnalysedRun(Run):
         is_part = rank is not None and len(table) > 0
         return (table.at(table.ints("rank") == rank).renumber() if is_part else table).to_frame()
 
+    def sql(self, query: str) -> "pd.DataFrame":
+        """Return the answer of one SELECT over the tables that ``zprof query --tables`` lists.
+
+        Raises:
+            BadInput: The query is not one SELECT, is wrong, or takes too much time, memory or rows.
+            MissingPackage: DuckDB is not installed.
+        """
+        from zprof.query.database import QueryLimits, ask
+        from zprof.query.tables import MeasuredRun
+
+        limits = QueryLimits()
+        answer = ask(MeasuredRun(self, lambda: self.analysis, lambda: self.report), query, limits)
+        if answer.is_cut:
+            raise BadInput(f"SQL: more than {limits.max_rows} rows", hint="add a LIMIT, or sum them up")
+        return answer.rows.to_pandas()
+
     @property
     def plot(self) -> RunPlots:
         """Charts of the run."""

@@ -1,0 +1,1 @@
+"""Questions of one's own: SQL over the tables of a run."""
