@@ -1,6 +1,6 @@
 """Diagnose simulated jobs of several dimensions: is the planted cause first, and is its saving right?
 
-    python -m benchmarks.mesh [--causes NAME ...] [--seeds 1000 8] [--healthy 8] [--processes 2] [--list]
+    python -m benchmarks.mesh [--causes NAME ...] [--seeds 1000 8] [--healthy 8] [--vendor amd] [--list]
 
 Each seed is a random job of :mod:`zprof.simulator.mesh.draw` with one planted cause. *Recorded*: the cause
 costs at least 2 % of the step. *First*: of these, the first finding above low confidence is the cause.
@@ -24,7 +24,7 @@ from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
 from zprof.model.findings import Confidence
 from zprof.run.reader import load
-from zprof.simulator.job import Job
+from zprof.simulator.job import Job, Vendor
 from zprof.simulator.mesh.draw import draw_mesh_job
 from zprof.simulator.mesh.faults import MESH_CAUSES
 from zprof.simulator.mesh.truth import write_mesh_job
@@ -39,6 +39,7 @@ class MeshCase(Struct, frozen=True):
 
     seed: int
     cause: str | None
+    vendor: Vendor = "nvidia"
 
 
 class MeshClaim(Struct, frozen=True, kw_only=True):
@@ -92,8 +93,10 @@ def main() -> None:
     """Draw, diagnose, and print one line per job and the table."""
     arguments = _parse_arguments()
     first, count = arguments.seeds
-    cases = [MeshCase(seed, cause) for cause in arguments.causes for seed in range(first, first + count)]
-    cases += [MeshCase(seed, None) for seed in range(first, first + arguments.healthy)]
+    planted = ((seed, cause) for cause in arguments.causes for seed in range(first, first + count))
+    healthy = ((seed, None) for seed in range(first, first + arguments.healthy))
+    jobs = [*planted, *healthy]
+    cases = [MeshCase(*job, vendor) for vendor in arguments.vendor for job in jobs]
     outcomes = []
     context = get_context("spawn")
     with ProcessPoolExecutor(arguments.processes, mp_context=context) as pool:
@@ -107,7 +110,7 @@ def main() -> None:
 def judge_case(case: MeshCase) -> MeshOutcome:
     """Draw, write, import and diagnose a job; never raises."""
     try:
-        job = draw_mesh_job(case.seed, case.cause)
+        job = draw_mesh_job(case.seed, case.cause, case.vendor)
         with TemporaryDirectory() as folder:
             truth = write_mesh_job(job, Path(folder) / "traces")
             import_paths([Path(folder) / "traces"], Path(folder) / "run")
@@ -150,16 +153,14 @@ def _is_right(outcome: MeshOutcome) -> bool:
 def describe_outcome(outcome: MeshOutcome) -> str:
     """Return the lines of a job: what it is, and each finding."""
     case = outcome.case
+    title = f"{case.cause or 'healthy'} {case.seed} {case.vendor}"
     if outcome.failure:
-        return f"{case.cause or 'healthy'} {case.seed}: FAILED {outcome.failure}"
+        return f"{title}: FAILED {outcome.failure}"
     name = "right" if _is_right(outcome) else "WRONG"
     if case.cause and outcome.is_recorded and not _is_right(outcome):
         parts = (("first", outcome.is_first), ("priced", outcome.is_priced))
         name = "not " + ", not ".join(part for part, is_met in parts if not is_met)
-    lines = [
-        f"{case.cause or 'healthy'} {case.seed} ({outcome.shape}): {name}; truth {_ms(outcome.true_ns)} of "
-        f"{_ms(outcome.step_ns)} ms"
-    ]
+    lines = [f"{title} ({outcome.shape}): {name}; truth {_ms(outcome.true_ns)} of {_ms(outcome.step_ns)} ms"]
     lines += [
         f"    {each.cause} ({each.confidence}) {_ms(each.saving_ns[0])}..{_ms(each.saving_ns[1])} ms: "
         f"{each.sentence}"
@@ -210,6 +211,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--causes", nargs="*", choices=MESH_CAUSES, default=list(MESH_CAUSES))
     parser.add_argument("--seeds", nargs=2, type=int, default=(560_000, 12), metavar=("FIRST", "COUNT"))
     parser.add_argument("--healthy", type=int, default=12, help="jobs without a planted cause")
+    parser.add_argument("--vendor", nargs="+", choices=("nvidia", "amd"), default=("nvidia",))
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--list", action="store_true", help="print each job, not only wrong ones")
     return parser.parse_args()

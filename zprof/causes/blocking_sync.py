@@ -38,15 +38,15 @@ from zprof.model.quantities import Unit
 from zprof.step import edits
 from zprof.step.play import PlayedStep
 from zprof.step.rank_times import (
-    WAITS,
     WAITS_FOR_EVENT,
     are_calls,
+    await_device,
     await_long_copies,
     count_per_step,
     keep_recurring,
     mark_waits_after_reads,
 )
-from zprof.step.tasks import NONE, Bools, Graph, RankGraph
+from zprof.step.tasks import Bools, Graph, RankGraph
 
 #: Minimum share of the step: for a note, for a finding, and for high confidence.
 _MIN_STEP_RATIO, _MEDIUM_STEP_RATIO, _SURE_STEP_RATIO = 0.01, 0.02, 0.05
@@ -64,6 +64,7 @@ CAUSE = Cause(
     # a host that waits at the end of a step launches the next step's first gather late
     produces=(Sign.FIRST_GATHER,),
     idles_device=True,
+    is_of_host=True,
     amounts=("blocking_waits_per_step", "blocking_calls_per_step"),
     sentence="the host waits for all running work {count:.0f} times {per_step}, which costs {lost:ns} "
     "({share:.1%})",
@@ -132,7 +133,7 @@ def observe(step: PlayedStep) -> Observation | None:
     analysis, graph = step.analysis, step.graph
 
     def select(rank: RankGraph) -> Bools:
-        blocks = are_calls(rank, WAITS) & ~are_calls(rank, WAITS_FOR_EVENT) & (rank.blocks_on != NONE)
+        blocks = await_device(rank) & ~are_calls(rank, WAITS_FOR_EVENT)
         return keep_recurring(rank, graph.steps, blocks & ~await_long_copies(rank))
 
     count = count_per_step(graph, select)
@@ -158,7 +159,7 @@ def unblock_waits(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequ
     A collective in flight may be needed at the next call that uses one.
     """
     if graph.has_kernels:
-        return [edits.unblock_calls(graph, lambda rank: are_calls(rank, WAITS) & (rank.blocks_on != NONE))]
+        return [edits.unblock_calls(graph, await_device)]
     held = mark_waits_after_reads(analysis, graph)
     if not held:
         return []

@@ -196,6 +196,7 @@ class Cause(Struct, kw_only=True, eq=False):
         is_risk: It puts a run at risk, regardless of how much a fix frees.
         outranks_signs: The measured step decides, not the signs in the recording.
         is_seen_in_spans: The measured step shows it on CPU ranks too, whose thread is recorded in spans.
+        is_of_host: Its edit only shortens or drops times and waits of hosts.
         amounts: Keys of the facts that quantify it, regardless of its cost.
         sentence: The claim; ``{lost:ns}`` is a number of the signal in a unit, ``{per_step}`` one of the
             run's words (:class:`zprof.model.time.BasisWords`).
@@ -225,6 +226,7 @@ class Cause(Struct, kw_only=True, eq=False):
     is_risk: bool = False
     outranks_signs: bool = False
     is_seen_in_spans: bool = False
+    is_of_host: bool = False
     amounts: tuple[str, ...] = ()
     sentence: str = ""
     observed: str = ""

@@ -16,6 +16,9 @@ calls (``with_stack=True``) slows the host several times: low confidence.
 If the host is late, the next gather is late too, and its transfer is exposed: that is lost as well. Ranks
 also wait for a processor during that Python code, so the loss grows with the step. With the fix the hosts
 launch in half the time, or instantly. A single late host is a different finding.
+
+After a wait for the device any host is late, until it is ahead again. If faster launches gain nothing without
+these waits, the host is not slower than its device, and the waits cost that time: a note.
 """
 
 from collections.abc import Sequence
@@ -33,13 +36,13 @@ from zprof.analysis.time.host_time import (
     measure_late_hosts,
     rate_confidence,
 )
-from zprof.causes.cause import Cause, Observation, Sign, Signal
+from zprof.causes.cause import MIN_GAIN_RATIO, Cause, Observation, Sign, Signal
 from zprof.causes.host_fixes import choose_launch_fix
 from zprof.model.findings import Confidence, Finding, SourceLocation
 from zprof.model.quantities import Unit
 from zprof.step import edits
 from zprof.step.play import PlayedStep
-from zprof.step.rank_times import LAUNCH_LEFT_RATIOS, is_launch, measure_loading_ns
+from zprof.step.rank_times import LAUNCH_LEFT_RATIOS, await_device, is_launch, measure_loading_ns
 from zprof.step.tasks import Graph
 
 #: Minimum share of the step: for a finding, and for high confidence.
@@ -54,6 +57,7 @@ CAUSE = Cause(
     other_rank_terms=("exposed_wait_ns",),
     sign=Sign.LATE_LAUNCHES,
     idles_device=True,
+    is_of_host=True,
     sentence="{what} {idle:ns} {of_each_step} ({share:.0%}{basis})",
     observed="kernels are launched later than the devices could start them: with instant launches "
     "{step_is} shorter",
@@ -128,18 +132,35 @@ def _locate_idle(analysis: RunAnalysis) -> SourceLocation | None:
 @CAUSE.observe
 def observe(step: PlayedStep) -> Observation:
     """Return that hosts were active while nothing was queued, which bounds the saving of faster hosts."""
+    assert step.graph is not None
     hosts = measure_late_hosts(step.analysis)
+    changed = _launch_faster(step.analysis, step.graph)
+    gain_ns = max(step.gain_ns(graph) or 0.0 for graph in changed)
     return Observation(
+        changed=changed,
         facts=[make_fact("idle_nothing_queued_per_step", hosts.idle_ns)],
         max_saving_ns=hosts.max_saving_ns,
-        is_doubtful=is_host_inflated(step.analysis),
+        is_doubtful=is_host_inflated(step.analysis)
+        or (gain_ns >= MIN_GAIN_RATIO * step.step_ns and _is_late_after_waits_only(step)),
         fix=choose_launch_fix(step.analysis),
     )
+
+
+def _is_late_after_waits_only(step: PlayedStep) -> bool:
+    """Return True if hosts that never wait for their device launch early enough."""
+    assert step.graph is not None
+    unblocked = edits.unblock_calls(step.graph, await_device)
+    before, instant = step.gain_ns(unblocked), step.gain_ns(_launch_faster(step.analysis, unblocked)[-1])
+    return before is not None and instant is not None and instant - before < MIN_GAIN_RATIO * step.step_ns
 
 
 @CAUSE.edit
 def launch_faster(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Return the step with hosts that launch in half the time, and with hosts that launch instantly."""
+    return _launch_faster(analysis, graph)
+
+
+def _launch_faster(analysis: RunAnalysis, graph: Graph) -> list[Graph]:
     loading = measure_loading_ns(analysis, graph)
     return [
         edits.scale_host(graph, left, lambda rank: is_launch(rank) & (loading[rank.tasks.rank] == 0))

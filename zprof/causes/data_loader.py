@@ -46,6 +46,7 @@ CAUSE = Cause(
     proof=Proof.COUNTS,
     is_stall=True,
     idles_device=True,
+    is_of_host=True,
     sentence="every rank waits {lost:ns} {of_each_step} for its data loader ({share:.0%})",
     observed="the devices wait for batches: with batches ready when they are requested, {step_is} shorter",
     evidence={

@@ -161,6 +161,8 @@ def look_at_step(step: PlayedStep, cause: Cause) -> Finding | Absent | None:
         return None
     if not (step.has_kernels or cause.is_seen_in_spans):
         return None
+    if cause.is_of_host and step.max_host_gain_ns < MIN_GAIN_RATIO * step.step_ns:
+        return Absent()
     seen = cause.look_at_step(step)
     if not isinstance(seen, Observation):
         return seen
@@ -273,8 +275,8 @@ def price_finding(step: PlayedStep, finding: Finding, cause: Cause) -> tuple[Fin
         return finding, False
     low, high = widen_gains(min(gains), max(gains), step.step_ns)
     is_negligible = high < _NEGLIGIBLE_RATIO * step.step_ns
-    # one possible outcome of the fix gains nothing
-    confidence = Confidence.LOW if min(gains) <= 0 else finding.confidence
+    # one possible outcome of the fix gains nothing, or too little to be told from nothing
+    confidence = Confidence.LOW if low <= 0 else finding.confidence
     if cause.is_priced_by_step:
         if step.has_kernels and is_negligible and finding.severity is Severity.LOW:
             return None, True
@@ -283,7 +285,7 @@ def price_finding(step: PlayedStep, finding: Finding, cause: Cause) -> tuple[Fin
         noted = change_saving(finding, (0.0, high), SavingNote.GAINS_NOTHING, confidence=Confidence.LOW)
         return noted, True
     # a single step does not show if its content recurs
-    is_significant = min(gains) > 0 and max(gains) >= MIN_GAIN_RATIO * step.step_ns and graph.steps > 1
+    is_significant = low > 0 and max(gains) >= MIN_GAIN_RATIO * step.step_ns and graph.steps > 1
     if is_significant and step.has_kernels and confidence is Confidence.LOW:
         is_note = cause.is_note is not None and cause.is_note(step.analysis)
         confidence = Confidence.LOW if is_note else Confidence.MEDIUM

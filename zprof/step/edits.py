@@ -423,6 +423,7 @@ def reorder_tasks(rank: RankGraph, order: Int64s) -> RankGraph:
     """Return the rank with its tasks in a different host order."""
     new_place = np.empty(len(order), dtype=np.int64)
     new_place[order] = np.arange(len(order))
+    places, waits = new_place.tolist(), rank.waits_on
     return replace(
         rank,
         tasks=rank.tasks.at(order),
@@ -432,7 +433,9 @@ def reorder_tasks(rank: RankGraph, order: Int64s) -> RankGraph:
         returns_ns=rank.returns_ns[order],
         stream=rank.stream[order],
         work_ns=rank.work_ns[order],
-        waits_on=tuple(tuple(int(new_place[other]) for other in rank.waits_on[at]) for at in order.tolist()),
+        waits_on=tuple(
+            tuple([places[other] for other in waits[at]]) if waits[at] else () for at in order.tolist()
+        ),
         lag_ns=rank.lag_ns[order],
         collective=rank.collective[order],
         copy_in=_renumber_places(rank.copy_in, order, new_place),

@@ -24,7 +24,6 @@ collective is launched when it starts.
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -79,15 +78,17 @@ def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
     if not steps:
         return make_gap("replay_without_common_step")
     tasks = _read_ranks(analysis, steps)
-    if not _fits(tasks):
-        fewer = bisect_left(
-            range(1, len(steps)), True, key=lambda count: not _fits(_read_ranks(analysis, steps[-count:]))
-        )
-        if not fewer:
-            return make_gap("replay_too_large", limit=_MAX_TASKS)
-        steps = steps[-fewer:]
-        tasks = _read_ranks(analysis, steps)
-    return tasks if isinstance(tasks, Gap) else _connect_ranks(analysis, tasks, steps, apart=apart)
+    if isinstance(tasks, Gap):
+        return tasks
+    per_step = np.sum([np.bincount(each.step - steps[0], minlength=len(steps)) for each in tasks], axis=0)
+    fitting = int(np.searchsorted(np.cumsum(per_step[::-1]), _MAX_TASKS, side="right"))
+    if not fitting:
+        return make_gap("replay_too_large", limit=_MAX_TASKS)
+    if fitting < len(steps):
+        later_ns = _find_origin(analysis, steps[-fitting:]) - _find_origin(analysis, steps)
+        steps = steps[-fitting:]
+        tasks = [each.since_step(steps[0], later_ns) for each in tasks]
+    return _connect_ranks(analysis, tasks, steps, apart=apart)
 
 
 def find_common_steps(analysis: RunAnalysis) -> list[int]:
@@ -104,15 +105,15 @@ def find_common_steps(analysis: RunAnalysis) -> list[int]:
     return common[longest_run.start : longest_run.stop]
 
 
-def _fits(tasks: Sequence[RankTasks] | Gap) -> bool:
-    """Return False if there are too many tasks to replay them together."""
-    return isinstance(tasks, Gap) or sum(map(len, tasks)) <= _MAX_TASKS
+def _find_origin(analysis: RunAnalysis, steps: Sequence[int]) -> int:
+    """Return the time origin of a replay of these steps: the start of the first one on the first host."""
+    return min(int(tracks.host_steps.only(steps).begin_ns[0]) for tracks in analysis.tracks)
 
 
 def _read_ranks(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] | Gap:
     assert analysis.source is not None
     windows = [tracks.host_steps.only(steps) for tracks in analysis.tracks]
-    origin = min(int(window.begin_ns[0]) for window in windows)
+    origin = _find_origin(analysis, steps)
     ranks = analysis.collectives.group_by("rank")
     rows = {int(analysis.collectives.ints("rank")[places[0]]): places for places in ranks.split()}
     found = []
@@ -138,7 +139,7 @@ def _connect_ranks(
     rank_of_row = np.append(rows.ints("rank"), NONE)
     shared = match_collectives(tasks, rows, apart=apart)
     windows = {tracks.rank: tracks.host_steps.only(steps) for tracks in analysis.tracks}
-    origin = min(int(window.begin_ns[0]) for window in windows.values())
+    origin = _find_origin(analysis, steps)
     device_steps = {tracks.rank: tracks.steps.only(steps) for tracks in analysis.tracks}
     copies = _gather_copy_names(analysis)
     ranks = tuple(

@@ -43,6 +43,7 @@ from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s, covered, union
 from zprof.model.gaps import Gap
 from zprof.model.plan import Change
+from zprof.step.edits import edit_ranks
 from zprof.step.from_recording import build_graph, build_host_graph
 from zprof.step.message_sizes import ResizedMessages
 from zprof.step.prediction import predict_gain_ns
@@ -98,13 +99,11 @@ def _play_once(graph: Graph, longer_ns: Floats) -> tuple[Floats, Floats]:
     ``longer_ns``: extra time of each collective compared with running alone.
     """
     link = _Rendezvous(graph, longer_ns)
-    ranks = [_RankState(rank) for rank in graph.ranks]
-    hosts = [_advance_host(rank, link) for rank in ranks]
-    reached = [0] * len(hosts)
-    while True:
-        before, reached = reached, [next(host) for host in hosts]
-        if reached == before:
-            break
+    ranks = [_RankState(rank, link) for rank in graph.ranks]
+    link.resumed.extend(ranks)
+    while link.resumed:
+        rank = link.resumed.popleft()
+        rank.awaited = next(rank.calls, NONE)
     if not all(rank.is_done for rank in ranks):
         raise ReplayDeadlock
     return np.array([rank.step_ends(graph.steps) for rank in ranks]), np.array(link.begins)
@@ -113,8 +112,11 @@ def _play_once(graph: Graph, longer_ns: Floats) -> tuple[Floats, Floats]:
 class _RankState:
     """One rank: its host time, and the end of each task's work, None if not known yet."""
 
-    def __init__(self, graph: RankGraph) -> None:
+    def __init__(self, graph: RankGraph, link: "_Rendezvous") -> None:
         self.graph = graph
+        self.calls = _advance_host(self, link)
+        #: The task whose end the host or the queue needs to proceed.
+        self.awaited = NONE
         self.host = graph.host_begin_ns
         # a task without work runs nothing, so nothing waits for it
         self.ends: list[float | None] = [graph.begin_ns] * len(graph.stream)
@@ -146,15 +148,20 @@ class _Rendezvous:
     def __init__(self, graph: Graph, longer_ns: Floats) -> None:
         self._transfer, self._longer = (graph.transfer_ns + longer_ns).tolist(), longer_ns.tolist()
         self._missing = graph.members.tolist()
-        self._ready: list[list[tuple[_RankState, int, float]]] = [[] for _ in self._transfer]
+        self._members: list[list[tuple[_RankState, int]]] = [[] for _ in self._transfer]
+        self._arrivals = [0.0] * len(self._transfer)
         self._lane = graph.lane.tolist()
         self._orders = _order_lanes(graph)
         self._free: dict[int, float] = defaultdict(float)
         self.begins = [np.nan] * len(self._transfer)
+        #: Ranks that can proceed.
+        self.resumed: deque[_RankState] = deque()
 
     def enter(self, number: int, rank: _RankState, at: int, ready: float) -> None:
         """Record that a rank has reached the collective, and end all collectives that this completes."""
-        self._ready[number].append((rank, at, ready))
+        self._members[number].append((rank, at))
+        if ready > self._arrivals[number]:
+            self._arrivals[number] = ready
         self._missing[number] -= 1
         lane = self._lane[number]
         if lane == NONE:
@@ -167,10 +174,13 @@ class _Rendezvous:
             self._free[lane] = self._end(first, self._free[lane])
 
     def _end(self, number: int, free: float) -> float:
-        arrival = max(free, max([ready for _, _, ready in self._ready[number]]))
+        arrival = max(free, self._arrivals[number])
         done = arrival + self._longer[number]
-        for rank, at, _ in self._ready[number]:
+        for rank, at in self._members[number]:
             end = rank.ends[at] = done + rank.works[at]
+            if rank.awaited == at:
+                rank.awaited = NONE
+                self.resumed.append(rank)
             if at in rank.followers:
                 follower, ready = rank.followers.pop(at)
                 self.enter(rank.numbers[follower], rank, follower, max(ready, end) + rank.lags[follower])
@@ -198,9 +208,8 @@ def _order_lanes(graph: Graph) -> dict[int, deque[int]]:
 def _advance_host(rank: _RankState, link: _Rendezvous) -> Iterator[int]:
     """Make a rank's calls in order, and queue their work.
 
-    Yields the rank's progress whenever it has to wait for a collective with an unknown end, and when it is
-    done. A single function with local variables handles all of a rank's work for speed: many thousands of
-    kernels.
+    Yields the collective that the rank has to wait for whenever its end is unknown. A single function with
+    local variables handles all of a rank's work for speed: many thousands of kernels.
     """
     graph, ends, works, lags = rank.graph, rank.ends, rank.works, rank.lags
     collective, waits_on = graph.collective, graph.waits_on
@@ -217,16 +226,16 @@ def _advance_host(rank: _RankState, link: _Rendezvous) -> Iterator[int]:
         ):
             for other in waits_on[at]:
                 while (end := ends[other]) is None:
-                    yield 2 * at
+                    yield other
                 if end > ready:
                     ready = end
             queues = False
             if before != NONE:
                 while (end := ends[before]) is None:
-                    queues = number != NONE and collective[before] != NONE
+                    queues = number != NONE and rank.numbers[before] != NONE
                     if queues:  # collectives queue: the host need not wait for the one before
                         break
-                    yield 2 * at
+                    yield before
                 if end is not None and end > ready:
                     ready = end
             if number == NONE:
@@ -240,11 +249,9 @@ def _advance_host(rank: _RankState, link: _Rendezvous) -> Iterator[int]:
             on = int(graph.blocks_on[last])
             if on != NONE:
                 while (end := ends[on]) is None:
-                    yield 2 * last + 1
+                    yield on
                 rank.host = max(rank.host, end + float(graph.returns_ns[last]))
         first = last + 1
-    while True:
-        yield 2 * len(ends)
 
 
 def _sum_host_times(host: float, graph: RankGraph, first: int, until: int) -> Floats:
@@ -434,18 +441,52 @@ class PlayedStep(Struct, frozen=True, kw_only=True, dict=True):
         """Played step time in ns; 0 if the step cannot be played."""
         return _mean_step_ns(self.base_ns) if self.base_ns is not None else 0.0
 
+    @cached_property
+    def _gains(self) -> dict[int, tuple[Graph, float | None]]:
+        """Gains by the identity of the changed step, which is kept so that the identity stays its own."""
+        return {}
+
     def gain_ns(self, changed: Graph) -> float | None:
-        """Return the time saved by the changed step, None if it cannot be played."""
+        """Return the time saved by the changed step, None if it cannot be played; each is played once."""
+        if id(changed) not in self._gains:
+            self._gains[id(changed)] = changed, self._play_gain_ns(changed)
+        return self._gains[id(changed)][1]
+
+    def _play_gain_ns(self, changed: Graph) -> float | None:
         if self.base_ns is None:
             return None
+        if changed is self.graph:
+            return 0.0
         try:
             return _mean_step_ns(self.base_ns) - _mean_step_ns(play_graph(changed))
         except ReplayDeadlock:
             return None
 
+    @cached_property
+    def max_host_gain_ns(self) -> float:
+        """Upper bound of the time that faster hosts save, also those that never wait: hosts that take none.
+
+        Infinite if that step cannot be played, or if messages that run together slow each other down: then
+        an earlier message may delay another one.
+        """
+        if self.graph is None or self.base_ns is None or self.graph.lost:
+            return float("inf")
+        try:
+            ends = play_graph(edit_ranks(self.graph, _make_host_instant))
+        except ReplayDeadlock:
+            return float("inf")
+        # a change may save less of the first step than this, but no less than nothing
+        return float((self.base_ns - ends)[:, -1].mean()) / max(1, self.graph.steps - 1)
+
     def gain_of_change_ns(self, change: Change) -> float | None:
         """Return the time saved by another schedule, None if the step's units are unknown."""
         return predict_gain_ns(self.analysis, change)
+
+
+def _make_host_instant(rank: RankGraph) -> RankGraph:
+    nothing = np.zeros(len(rank.gap_ns))
+    blocks_on = np.full(len(nothing), NONE, dtype=np.int64)
+    return replace(rank, gap_ns=nothing, call_ns=nothing, blocks_on=blocks_on, tail_ns=0.0)
 
 
 def _mean_step_ns(ends: Floats) -> float:

@@ -46,6 +46,11 @@ def are_calls(rank: RankGraph, pattern: re.Pattern[str]) -> Bools:
     return rank.tasks.name.match(pattern.fullmatch)
 
 
+def await_device(rank: RankGraph) -> Bools:
+    """Return a mask of the calls that wait for device work."""
+    return are_calls(rank, WAITS) & (rank.blocks_on != NONE)
+
+
 def is_launch(rank: RankGraph) -> Bools:
     """Return a mask of the calls that launch: short, unblocked, and soon after the previous call.
 

@@ -69,6 +69,11 @@ class RankTasks(Struct, frozen=True, kw_only=True):
             step=self.step[indices],
         )
 
+    def since_step(self, number: int, later_ns: int) -> "RankTasks":
+        """Return the tasks of the steps from ``number`` on, their times since an origin that is later."""
+        kept = self.at(np.flatnonzero(self.step >= number))
+        return replace(kept, call=kept.call - later_ns, work=kept.work - later_ns)
+
 
 class RankGraph(Struct, frozen=True, kw_only=True):
     """One rank's tasks with their costs and dependencies; one entry per task.

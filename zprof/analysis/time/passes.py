@@ -19,6 +19,7 @@ of a later unit, or if a forward pass has just reached it in ascending order.
 import itertools
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import numpy as np
 from msgspec import Struct
@@ -198,6 +199,7 @@ def _infer_units(table: Columns, parts: Sequence[RankPart]) -> Columns:
         launched_kernels = np.searchsorted(rank.launches, launched[rank_rows])
         computed[rank_rows] = np.diff(launched_kernels, prepend=-1) > 0
     steps = Groups(table.ints("rank")[gathers], table.ints("step")[gathers])
+    infer_units = cache(infer_units_by_order)  # ranks and micro-batches that run the same program
     for step_rows in (gathers[places] for places in steps.split()):
         forward = gathers[:0]
         for places in Groups(table.ints("micro_batch")[step_rows]).split():
@@ -206,10 +208,10 @@ def _infer_units(table: Columns, parts: Sequence[RankPart]) -> Columns:
             # units kept since an earlier micro-batch
             reused = gathered[:0] if len(gathered) else forward
             both = [*reused.tolist(), *rows.tolist()]
-            unit_names = infer_units_by_order(
-                [str(phases[row]) for row in both],
-                [sizes[row] for row in both],
-                [bool(computed[row]) for row in both],
+            unit_names = infer_units(
+                tuple(str(phases[row]) for row in both),
+                tuple(sizes[row] for row in both),
+                tuple(bool(computed[row]) for row in both),
             )
             names = dict(zip(unit_names, (units[row] for row in reused.tolist()), strict=False))
             for row, name in zip(rows.tolist(), unit_names[len(reused) :], strict=True):

@@ -14,7 +14,7 @@ import numpy as np
 
 from zprof.simulator.draw import draw_dialect, draw_host, draw_starts, make_rng
 from zprof.simulator.ground_truth import step_time_ns
-from zprof.simulator.job import Job, Pace, Start, hash_key
+from zprof.simulator.job import Job, Pace, Start, Vendor, hash_key
 from zprof.simulator.mesh.faults import can_have, plant_mesh_cause
 from zprof.simulator.mesh.layout import DataMode, Degrees, Framework, Schedule
 from zprof.simulator.mesh.regular import make_mesh_job
@@ -28,6 +28,9 @@ _SMALLEST, _LARGEST = 0.03, 0.45
 """Shares of the step that a planted cause may cost."""
 _KERNEL_BUDGET: Final = 14_000
 """Kernels of layers, of all ranks in two steps: keeps a job at a few seconds."""
+_MIN_COMPUTE_NS: Final = 50_000_000
+"""Compute of a step at least. Steps of such jobs take longer, so that what a host does once per step, such as
+reading the loss, is no visible share of them: it takes a millisecond."""
 _SHAPES: Final = (
     {"pipeline": 2, "data": 2}, {"pipeline": 4}, {"pipeline": 4, "data": 2}, {"pipeline": 2, "tensor": 2},
     {"pipeline": 2, "data": 2, "tensor": 2}, {"pipeline": 4, "tensor": 2}, {"pipeline": 4, "tensor": 4},
@@ -42,7 +45,7 @@ _SHAPES: Final = (
 """Dimensions larger than 1 of the jobs that are drawn."""
 
 
-def draw_mesh_job(seed: int, fault: str | None = None) -> Job:
+def draw_mesh_job(seed: int, fault: str | None = None, vendor: Vendor = "nvidia") -> Job:
     """Draw a job. Planted causes (two are joined by "+") are redrawn until each costs 3 to 45 % of the step.
 
     Raises:
@@ -53,7 +56,7 @@ def draw_mesh_job(seed: int, fault: str | None = None) -> Job:
     for attempt in range(_ATTEMPTS):
         key = hash_key(seed, fault or "", "mesh", attempt) >> 1
         rng = make_rng(key, "mesh")
-        job = draw_healthy_mesh(seed, key, rng, faults)
+        job = draw_healthy_mesh(seed, key, rng, faults, vendor)
         if not faults:
             return job
         for cause in faults:
@@ -71,7 +74,9 @@ def draw_mesh_job(seed: int, fault: str | None = None) -> Job:
     return best[1]
 
 
-def draw_healthy_mesh(seed: int, key: int, rng: Rng, faults: tuple[str, ...] = ()) -> Job:
+def draw_healthy_mesh(
+    seed: int, key: int, rng: Rng, faults: tuple[str, ...] = (), vendor: Vendor = "nvidia"
+) -> Job:
     """Draw a job without planted causes, in which `faults` can occur, with realistic imperfections."""
     degrees = _draw_degrees(rng, faults)
     ranks = degrees.pipeline
@@ -84,14 +89,17 @@ def draw_healthy_mesh(seed: int, key: int, rng: Rng, faults: tuple[str, ...] = (
         stage_layers > 1 and _count_kernels(degrees, virtual * stage_layers, micro_batches) > _KERNEL_BUDGET
     ):
         stage_layers -= 1
-    attention_ns, dense_ns = (int(value) for value in rng.uniform(300_000, 1_800_000, 2))
+    parts_ns = rng.uniform(300_000, 1_800_000, 2)
+    passes = 3 * micro_batches * virtual * stage_layers  # a backward pass takes as long as two forward passes
+    scale = max(1.0, _MIN_COMPUTE_NS / (passes * parts_ns.sum()))
+    attention_ns, dense_ns = (int(value) for value in scale * parts_ns)
     intra, inter = float(rng.uniform(150, 370)), float(rng.uniform(18, 45))
     layer_ns = attention_ns + dense_ns
     settings: dict[str, Any] = {}
     if rng.random() < 0.25:
         settings["recompute"] = (1.0,) * (ranks * virtual)
     job = make_mesh_job(
-        degrees=degrees, seed=seed, steps=3 if degrees.world < 16 else 2, schedule=schedule,
+        degrees=degrees, seed=seed, vendor=vendor, steps=3 if degrees.world < 16 else 2, schedule=schedule,
         framework=framework, virtual=virtual, micro_batches=micro_batches, stage_layers=stage_layers,
         data_mode=data_mode, attention_ns=attention_ns, dense_ns=dense_ns,
         ranks_per_node=_draw_node(rng, degrees), intra_bus=intra, inter_bus=inter,
@@ -105,8 +113,9 @@ def draw_healthy_mesh(seed: int, key: int, rng: Rng, faults: tuple[str, ...] = (
     )  # fmt: skip
     dialect = draw_dialect(rng, "fsdp2", "training")
     dialect = replace(
-        dialect, era="mid" if dialect.era == "old" else dialect.era, metadata=True, profiler_step=True,
-        annotations="none", distributed_info=True, host_names=True, one_nccl_stream=True, gz=True,
+        dialect, vendor=vendor, era="mid" if dialect.era == "old" else dialect.era, metadata=True,
+        profiler_step=True, annotations="none", distributed_info=True, host_names=True, one_nccl_stream=True,
+        gz=True,
     )  # fmt: skip
     host = replace(draw_host(rng), python_ns=int(rng.integers(5_000, 12_000)), hiccup_rate=0.0)
     return replace(

@@ -74,7 +74,8 @@ class MeshProgram(p.OperationList):
         self.tid = p.MAIN
         self.reduce_gradients()
         self.optimize()
-        self.read_back("metrics", 0)
+        if job.blocking != "none":
+            self.read_back("metrics", 0)
         return self.ops
 
     # messages of the pipeline
