@@ -8,12 +8,15 @@ from msgspec import Struct
 
 from zprof.base.formatting import name_ranks, printable, shorten
 from zprof.model.findings import Confidence, SourceLocation
+from zprof.model.mesh import GroupRole
 
 #: Maximum ranks in a sentence, and in a line of a list or table.
 MAX_NAMED_RANKS, MAX_RANKS = 4, 6
 #: Maximum characters of a group's name in a sentence, and in a line of a list or table.
 MAX_NAME_LENGTH, _MAX_SHORT_NAME_LENGTH = 60, 40
 _MAX_SIZES_LENGTH = 40
+#: Words before "group": who shares states without saying so shares data; other groups need no word.
+_ROLE_WORDS = {GroupRole.SHARD: "data", GroupRole.OTHER: ""}
 _DUMP_SETTINGS = "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
 
 
@@ -104,7 +107,7 @@ class RankProcess(Struct, frozen=True, kw_only=True):
 class StuckOperation(Struct, frozen=True, kw_only=True):
     """An operation that cannot finish.
 
-    ``group``: the name of the process group; ``role``: tensor, pipeline, data, expert, ... from its
+    ``group``: the name of the process group; ``role``: tensor, pipeline, shard, expert, ... from its
     description, empty if unknown. ``ranks``: its members, the global ranks. ``sequence`` counts the
     collectives of the group (of sends and receives: the sender's own count). ``entered``, ``late`` and
     ``finished``: the members that wait in it, never entered it, and have left it; ``unknown``: members whose
@@ -218,7 +221,7 @@ def is_stuck(hang: Hang | None) -> TypeGuard[Hang]:
 def describe_operation(operation: StuckOperation) -> str:
     """Return "all_reduce #12 [1024] Float of the tensor group tp (ranks 0 and 1)"."""
     sizes = shorten(format_sizes(operation.sizes, operation.dtypes), _MAX_SIZES_LENGTH)
-    role = f"{operation.role} group" if operation.role else "group"
+    role = " ".join(filter(None, (_ROLE_WORDS.get(operation.role, operation.role), "group")))
     name = shorten(operation.description or operation.group, MAX_NAME_LENGTH)
     title = f"{operation.operation} #{operation.sequence}{f' {sizes}' if sizes else ''}"
     if not name:

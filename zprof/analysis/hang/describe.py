@@ -5,12 +5,12 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from zprof.analysis.facts import find_role
 from zprof.analysis.hang.flight import RankFlight, find_user_line, trim_stack
 from zprof.analysis.hang.operations import Job, PendingOperation, list_ranks
 from zprof.analysis.hang.order import Divergence, enters_at_new_line, leaves_own_order
 from zprof.analysis.hang.waits import Root
 from zprof.model.findings import Confidence, SourceLocation
+from zprof.model.group_roles import read_role
 from zprof.model.hang import (
     EnteredSide,
     Hang,
@@ -284,7 +284,7 @@ def _describe_operation(
     """Describe an operation as entered by a rank that did not diverge."""
     entry = operation.entries[min(operation.entries.keys() - odd or operation.entries.keys())]
     flight = job.flights[entry.rank]
-    role = find_role(entry.group.description)
+    role = read_role(entry.group.description)
     name = f"{entry.operation} {operation.key.sender}->{operation.key.receiver}"
     return StuckOperation(
         operation=name if operation.key.is_p2p else entry.operation,

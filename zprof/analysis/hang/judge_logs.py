@@ -13,10 +13,10 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.facts import find_role
 from zprof.analysis.hang.flight import find_user_line
 from zprof.analysis.hang.operations import is_symmetric
 from zprof.model.findings import Confidence, SourceLocation
+from zprof.model.group_roles import read_role
 from zprof.model.hang import (
     EnteredSide,
     Hang,
@@ -163,7 +163,7 @@ class LogGroup(Struct, frozen=True, kw_only=True, dict=True):
         pending = [lines.standing for lines in self.lines.values() if lines.standing is not None]
         first = pending[0] if pending and self.sequence is None else Standing(sequence=self.sequence or 0)
         standing = named[0][0] if named else first
-        role = find_role(self.description)
+        role = read_role(self.description)
         named_by = [rank for rank, each in self.standings.items() if each == standing]
         return StuckOperation(
             operation=standing.kind or "operation",

@@ -13,7 +13,6 @@ mesh). Without one:
                                and scatter are replicas; the rest share states
 """
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -23,25 +22,11 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.time.decomposition import parse_group_ranks
 from zprof.model.collectives import CollectiveKind
+from zprof.model.group_roles import read_role
 from zprof.model.mesh import GroupRole, MeshGroup, RoleBasis
 
 _MESSAGES = frozenset({CollectiveKind.SEND.value, CollectiveKind.RECV.value})
 _GATHERS = frozenset({CollectiveKind.ALL_GATHER.value, CollectiveKind.REDUCE_SCATTER.value})
-#: Patterns of descriptions in the order in which they are tried; a description is split at ``_`` and spaces.
-_PATTERNS: Sequence[tuple[re.Pattern[str], GroupRole]] = tuple(
-    (re.compile(pattern), role)
-    for pattern, role in (
-        (r"\bpp tp\b|\btp pp\b|^model parallel|embedding|\bworld\b", GroupRole.OTHER),
-        (r"replicate|replica|inter (distributed|partial)", GroupRole.REPLICA),
-        (r"expert.*(data|dp)|\bedp\b", GroupRole.SHARD),
-        (r"expert.*tensor|tensor", GroupRole.TENSOR),
-        (r"expert|\bep\b|moe", GroupRole.EXPERT),
-        (r"pipeline|\bpp\b|\bpipe\b", GroupRole.PIPELINE),
-        (r"data|\bdp\b|fsdp|shard|zero|ddp", GroupRole.SHARD),
-        (r"context|\bcp\b|ring|ulysses", GroupRole.CONTEXT),
-        (r"\btp\b|sequence|\bsp\b", GroupRole.TENSOR),
-    )
-)
 #: Share of a group's rows that are all_to_all in a group of experts.
 _ROUTED_RATIO = 0.5
 #: Share of a pipeline's or a ring's rows that are sends and receives; the rest are its norms of gradients.
@@ -98,7 +83,7 @@ def find_mesh_groups(analysis: RunAnalysis) -> tuple[MeshGroup, ...]:
     descriptions = _read_descriptions(analysis)
     found = []
     for group in groups:
-        role = read_description(descriptions.get(group.name, ""))
+        role = read_role(descriptions.get(group.name, ""))
         basis = RoleBasis.MESSAGES if role is None else RoleBasis.DESCRIPTION
         found.append(
             MeshGroup(
@@ -109,14 +94,6 @@ def find_mesh_groups(analysis: RunAnalysis) -> tuple[MeshGroup, ...]:
             )
         )
     return tuple(sorted(found, key=lambda each: (each.role, each.ranks)))
-
-
-def read_description(description: str) -> GroupRole | None:
-    """Return the role that a description names; None if it names none."""
-    words = re.sub(r"[_\-:/]+", " ", description.lower())
-    if not words or words in ("default pg", "undefined"):
-        return None
-    return next((role for pattern, role in _PATTERNS if pattern.search(words)), None)
 
 
 def _list_groups(analysis: RunAnalysis) -> list[_Group]:

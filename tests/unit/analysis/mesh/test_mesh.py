@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis, analyse
 from zprof.analysis.mesh.measure import measure_mesh
-from zprof.analysis.mesh.roles import read_description
 from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
 from zprof.model.findings import Confidence
@@ -108,27 +107,6 @@ def test_a_job_with_one_kind_of_group_has_no_mesh(job: tuple[RunAnalysis, MeshTr
     one = analysis.collectives.at([index for index, group in enumerate(groups) if group == groups[0]])
     mesh: Mesh | None = measure_mesh(replace(analysis, collectives=one))
     assert mesh is None or len({group.role for group in mesh.groups}) == 1
-
-
-@pytest.mark.parametrize(
-    ("description", "role"),
-    [
-        ("TENSOR_MODEL_PARALLEL_GROUP", GroupRole.TENSOR),
-        ("EXPERT_DATA_PARALLEL_GROUP", GroupRole.SHARD),
-        ("EXPERT_MODEL_PARALLEL_GROUP", GroupRole.EXPERT),
-        ("DATA_PARALLEL_GROUP_WITH_CP", GroupRole.SHARD),
-        ("mesh_dp_replicate", GroupRole.REPLICA),
-        ("mesh_dp_shard_cp", GroupRole.SHARD),
-        ("INTER_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP", GroupRole.REPLICA),
-        ("mesh_pp_tp", GroupRole.OTHER),
-        ("MODEL_PARALLEL_GROUP", GroupRole.OTHER),
-        ("default_pg", None),
-        ("undefined", None),
-        ("", None),
-    ],
-)
-def test_descriptions_of_frameworks(description: str, role: GroupRole | None) -> None:
-    assert read_description(description) is role
 
 
 def test_a_step_of_a_mesh_takes_as_long_replayed(job: tuple[RunAnalysis, MeshTruth]) -> None:
