@@ -19,6 +19,7 @@ from io import StringIO
 from typing import ClassVar
 
 from zprof.base.formatting import display_width, printable, shorten
+from zprof.reports.page import HeatMap
 
 #: Width for files and pipes; minimum width for tables; maximum readable width.
 WIDTH = 80
@@ -40,6 +41,8 @@ _MAX_CODE_LENGTH = 500
 _NO_BREAK = "\0"
 #: A space between a number and its unit; lines must not break there.
 _UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|[KMGT]i?B|[MG]B/s)(?![A-Za-z/]))")
+#: Shades of a heat map's levels without colour, from low to high.
+_SHADES = " ░▒▓█"
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 #: GitHub commands take effect at the start of a line; commands of old GitHub, Azure and TeamCity take effect
 #: anywhere.
@@ -286,3 +289,36 @@ def _escape_word(word: str, max_length: int) -> str:
 
 def _escape_plain(word: str) -> str:
     return _ESCAPED.sub(r"\\\g<0>", word).replace("|", "&#124;")
+
+
+def lay_out_heat_map(block: HeatMap, width: int) -> list[list[tuple[str, int | None]]]:
+    """Return the lines of a heat map as pieces of text, each with its level; None outside the cells.
+
+    If not all columns fit, the rest follow below. A cell ends with the shade of its level.
+    """
+    names = [printable(name) for name, _ in block.rows]
+    corner = printable(block.corner)
+    first = max(map(display_width, (corner, *names))) + len(INDENT)
+    labels = max((len(cell.label) for _, cells in block.rows for cell in cells), default=0)
+    texts = max((len(cell.text) for _, cells in block.rows for cell in cells), default=0)
+    own = labels + bool(labels) + texts + 1
+    cell_width = max(own, *map(display_width, block.columns))
+    parts = -(-len(block.columns) // max(1, (width - first) // (cell_width + 1)))
+    each = -(-len(block.columns) // max(1, parts))
+    lines: list[list[tuple[str, int | None]]] = []
+    for start in range(0, len(block.columns), max(1, each)):
+        heads = block.columns[start : start + each]
+        lines.append([(f"{INDENT}{corner}".ljust(first), None)])
+        lines[-1] += [(f" {printable(head):>{cell_width}}", None) for head in heads]
+        for name, (_, cells) in zip(names, block.rows, strict=True):
+            lines.append([(f"{INDENT}{name}".ljust(first), None)])
+            for cell in cells[start : start + each]:
+                label = f"{cell.label:>{labels}} " if labels else ""
+                text = f"{label}{cell.text:>{texts}}{get_shade(cell.level)}"
+                lines[-1] += [(" ", None), (f"{text:>{cell_width}}", cell.level)]
+    return lines
+
+
+def get_shade(level: int) -> str:
+    """Return the shade of a level of a heat map; a blank if unknown."""
+    return _SHADES[level // 2] if level >= 0 else " "

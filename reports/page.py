@@ -132,14 +132,19 @@ class Bars(Struct, frozen=True, kw_only=True):
 
 
 class HeatCell(Struct, frozen=True, kw_only=True):
-    """A number and its level on the colour scale; level -1 if unknown."""
+    """A number and its level on the colour scale; level -1 if unknown. ``label``: the rank, if not the row's."""
 
     text: str
     level: int
+    label: str = ""
 
 
 class HeatMap(Struct, frozen=True, kw_only=True):
-    """Numbers by row and column; ``scale``: lower bound of each colour."""
+    """Numbers by row and column.
+
+    ``scale``: lower bound of each colour. ``in_text``: the terminal draws it too, as no table has its
+    numbers by place.
+    """
 
     title: str
     unit: str
@@ -148,6 +153,7 @@ class HeatMap(Struct, frozen=True, kw_only=True):
     rows: tuple[tuple[str, tuple[HeatCell, ...]], ...]
     scale: tuple[HeatCell, ...]
     notes: tuple[str, ...]
+    in_text: bool = False
 
 
 class AxisMark(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Render a page as plain text for a terminal, without its drawings.
+"""Render a page as plain text for a terminal, without drawings whose numbers are in a table.
 
 Colour depends on the block, not on its text: a name from a recording cannot look like a status. Colour codes
 are added to escaped lines and never change their text.
@@ -18,6 +18,8 @@ from zprof.reports.layout import (
     escape_log_line,
     format_fix_line,
     get_page_width,
+    get_shade,
+    lay_out_heat_map,
     render_bar,
     render_heading,
     wrap,
@@ -29,6 +31,7 @@ from zprof.reports.page import (
     Card,
     Code,
     Facts,
+    HeatMap,
     Icicle,
     Item,
     ItemList,
@@ -362,7 +365,20 @@ def _render_block(block: Block) -> list[str]:
         return render_table(block)
     if isinstance(block, Icicle):
         return _render_icicle(block)
+    if isinstance(block, HeatMap):
+        return _render_heat_map(block) if block.in_text else []
     return _render_card(block) if isinstance(block, Card) else []
+
+
+def _render_heat_map(block: HeatMap) -> list[str]:
+    """Return the title, the cells with their shades, and the notes."""
+    lines = ["", *render_heading(printable(block.title).upper(), block.unit)]
+    lines += [
+        "".join(text for text, _ in line).rstrip() for line in lay_out_heat_map(block, get_page_width())
+    ]
+    starts = (f"{shade} {cell.text}" for cell in block.scale[::2] if (shade := get_shade(cell.level)).strip())
+    lines += wrap(f"shades from: {', '.join(starts)}") if len(block.scale) > 1 else []
+    return [*lines, *(line for note in block.notes for line in wrap(printable(note)))]
 
 
 def _render_list(block: ItemList) -> list[str]:

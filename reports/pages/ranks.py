@@ -60,20 +60,24 @@ class Measured(Struct, frozen=True, kw_only=True):
     ns: int
 
 
-class _HeatScale(Struct, frozen=True):
+class HeatScale(Struct, frozen=True):
+    """The range of times that the colours of a map cover, in ns."""
+
     low: int
     high: int
 
     @property
     def unit(self) -> str:
+        """The unit of the map."""
         return "µs" if self.high < _MICROSECONDS_BELOW_NS else "ms"
 
-    def cell(self, ns: int | None) -> HeatCell:
+    def cell(self, ns: int | None, label: str = "") -> HeatCell:
+        """Return the cell of a time; None is unknown."""
         if ns is None:
-            return HeatCell(text=UNKNOWN, level=-1)
+            return HeatCell(text=UNKNOWN, level=-1, label=label)
         share = (ns - self.low) / (self.high - self.low) if self.high > self.low else 0.0
         text = f"{ns / 1e3:.0f}" if self.unit == "µs" else format_ms(ns)
-        return HeatCell(text=text, level=min(LEVELS - 1, int(share * LEVELS)))
+        return HeatCell(text=text, level=min(LEVELS - 1, int(share * LEVELS)), label=label)
 
     def legend(self) -> tuple[HeatCell, ...]:
         """Return the lower bound of each colour."""
@@ -98,7 +102,7 @@ def heat_map(title: str, entries: Sequence[Measured], notes: Iterable[str] = ())
         cell_key = row_of[entry.rank], column_of[entry.step]
         cells[cell_key] = max(entry.ns, cells.get(cell_key, entry.ns))
     min_ns, max_ns = min(cells.values()), max(cells.values())
-    scale = _HeatScale(min_ns, max(max_ns, round(min_ns * (1 + _MIN_BREADTH))))
+    scale = HeatScale(min_ns, max(max_ns, round(min_ns * (1 + _MIN_BREADTH))))
     worst = max(entries, key=lambda entry: (entry.ns, -entry.rank, -entry.step))
     largest = f"Largest: rank {worst.rank} in step {worst.step}, {scale.cell(worst.ns).text} {scale.unit}."
     return HeatMap(

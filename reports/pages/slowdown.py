@@ -138,6 +138,7 @@ def _build_heat_map(slowdown: Slowdown) -> HeatMap:
         ),
         scale=tuple(cell(_LOW + (_HIGH - _LOW) * level / LEVELS) for level in range(LEVELS)),
         notes=("The smaller of the slowdowns of its replica and its stage.",),
+        in_text=True,
     )
 
 

@@ -1,6 +1,6 @@
 """What a stuck job waits for: operations that cannot finish, which ranks wait for which, and their names."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TypeGuard
 
@@ -15,8 +15,8 @@ MAX_NAMED_RANKS, MAX_RANKS = 4, 6
 #: Maximum characters of a group's name in a sentence, and in a line of a list or table.
 MAX_NAME_LENGTH, _MAX_SHORT_NAME_LENGTH = 60, 40
 _MAX_SIZES_LENGTH = 40
-#: Words before "group": who shares states without saying so shares data; other groups need no word.
-_ROLE_WORDS = {GroupRole.SHARD: "data", GroupRole.OTHER: ""}
+#: Words before "group" that differ from the role: an unknown engine may not shard, and "other" says nothing.
+_ROLE_WORDS: Mapping[str, str] = {GroupRole.SHARD: "data", GroupRole.OTHER: ""}
 _DUMP_SETTINGS = "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
 
 
