@@ -16,10 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import StringIO
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from zprof.base.formatting import display_width, printable, shorten
-from zprof.reports.page import HeatMap
+
+if TYPE_CHECKING:
+    from zprof.reports.page import HeatMap
 
 #: Width for files and pipes; minimum width for tables; maximum readable width.
 WIDTH = 80
@@ -291,7 +293,7 @@ def _escape_plain(word: str) -> str:
     return _ESCAPED.sub(r"\\\g<0>", word).replace("|", "&#124;")
 
 
-def lay_out_heat_map(block: HeatMap, width: int) -> list[list[tuple[str, int | None]]]:
+def lay_out_heat_map(block: "HeatMap", width: int) -> list[list[tuple[str, int | None]]]:
     """Return the lines of a heat map as pieces of text, each with its level; None outside the cells.
 
     If not all columns fit, the rest follow below. A cell ends with the shade of its level.

@@ -132,7 +132,7 @@ class Bars(Struct, frozen=True, kw_only=True):
 
 
 class HeatCell(Struct, frozen=True, kw_only=True):
-    """A number and its level on the colour scale; level -1 if unknown. ``label``: the rank, if not the row's."""
+    """A number and its level on the colour scale, -1 if unknown; ``label``: its rank, if the row is none."""
 
     text: str
     level: int

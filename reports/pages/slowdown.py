@@ -136,7 +136,10 @@ def _build_heat_map(slowdown: Slowdown) -> HeatMap:
             )
             for replicas_in in replicas
         ),
-        scale=tuple(cell(_LOW + (_HIGH - _LOW) * level / LEVELS) for level in range(LEVELS)),
+        scale=tuple(
+            HeatCell(text=f"{_LOW + (_HIGH - _LOW) * level / LEVELS:.2f}", level=level)
+            for level in range(LEVELS)
+        ),
         notes=("The smaller of the slowdowns of its replica and its stage.",),
         in_text=True,
     )

@@ -141,6 +141,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
 def _with_groups(analysis: RunAnalysis) -> RunAnalysis:
     """Return the analysis with hosts and roles of its process groups, and what an incomplete one bounds."""
     from zprof.analysis.mesh.measure import measure_mesh
+    from zprof.analysis.mesh.roles import find_mesh_gaps
 
     groups = {entry.group for entry in analysis.time.collectives}
     hosts = {group: count_ranks_by_host(analysis, group) for group in groups}
@@ -151,7 +152,9 @@ def _with_groups(analysis: RunAnalysis) -> RunAnalysis:
     analysis = replace(analysis, time=replace(analysis.time, collectives=collectives))
     partial = measure_partial_group(analysis.run, analysis.time.collectives)
     mesh = measure_mesh(analysis)
-    analysis = _with_slowdown(replace(analysis, time=replace(analysis.time, mesh=mesh, partial=partial)))
+    gaps = () if mesh is None else find_mesh_gaps(analysis.training.mesh, mesh.groups)
+    time = replace(analysis.time, mesh=mesh, partial=partial)
+    analysis = _with_slowdown(replace(analysis, time=time, gaps=(*analysis.gaps, *gaps)))
     if mesh is None or not len(analysis.passes):
         return analysis
     rows = select_state_rows(analysis, analysis.collectives).row

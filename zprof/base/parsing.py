@@ -6,12 +6,14 @@ anything else; the caller adds the name of the option or argument.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from numbers import Real
 
 from zprof.base.errors import BadInput
 
 _MAX_COUNT = 1_000_000
+#: Names of the dimensions of a mesh, as in torchtitan and Megatron-Core.
+MESH_NAMES = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
 
 
 def parse_count(given: int | str) -> int:
@@ -51,6 +53,22 @@ def parse_elements(text: str) -> int:
     if not 1 <= value < 1e18:
         raise BadInput(f"{text!r} is not a number of elements")
     return round(value)
+
+
+def parse_sizes(text: str, names: Collection[str]) -> dict[str, int]:
+    """Parse named sizes in order, as ``pp=4,dp=2``."""
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, size = part.strip().partition("=")
+        if name not in names or name in sizes:
+            raise BadInput(f"{part[:40]!r}: expected {', '.join(names)}, each once, as {next(iter(names))}=4")
+        sizes[name] = parse_count(size)
+    return sizes
+
+
+def parse_mesh(text: str) -> tuple[tuple[str, int], ...]:
+    """Parse the sizes of a mesh, outermost dimension first, as ``pp=4,dp=2,tp=8``."""
+    return tuple(parse_sizes(text, MESH_NAMES).items())
 
 
 def parse_number_ranges(text: str) -> frozenset[int]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from zprof.base.formatting import format_next_step, printable
 from zprof.cli import console
+from zprof.cli.shared_options import add_mesh_option
 
 
 class ImportCommand:
@@ -33,6 +34,7 @@ class ImportCommand:
     examples:
       zprof import trace.json.gz -o customer.zprof
       zprof import traces/ -o customer.zprof --workers 8
+      zprof import traces/ -o customer.zprof --mesh pp=4,dp=2,tp=8
       zprof import traces/ -o customer.zprof --executor dask://scheduler:8786
       zprof import rank0.pickle rank1.pickle -o customer.zprof
       zprof import snapshots/ -o customer.zprof --force
@@ -52,6 +54,7 @@ class ImportCommand:
         )
         parser.add_argument("-o", "--output", metavar="RUN", type=Path, required=True, help="run to write")
         parser.add_argument("--force", action="store_true", help="overwrite RUN")
+        add_mesh_option(parser)
         location = parser.add_mutually_exclusive_group()
         location.add_argument(
             "--workers",
@@ -73,7 +76,7 @@ class ImportCommand:
         from zprof.collectors.read.imports.import_paths import import_paths
         from zprof.collectors.read.imports.options import ImportOptions
 
-        options = ImportOptions(workers=arguments.workers, executor=arguments.executor)
+        options = ImportOptions(workers=arguments.workers, executor=arguments.executor, mesh=arguments.mesh)
         with import_progress() as progress:
             imported = import_paths(
                 arguments.paths, arguments.output, arguments.force, options=options, progress=progress

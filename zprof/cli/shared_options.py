@@ -4,9 +4,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from zprof.base.parsing import parse_count, parse_elements, parse_positive
+from zprof.base.parsing import MESH_NAMES, parse_count, parse_elements, parse_mesh, parse_positive
 
 if TYPE_CHECKING:
+    from zprof.model.stated_mesh import StatedMesh
     from zprof.model.time import WindowPolicy
     from zprof.model.training import TrainingFacts
 
@@ -87,6 +88,34 @@ def read_measuring_options(arguments: argparse.Namespace) -> MeasuringOptions:
     }
 
 
+def add_mesh_option(parser: argparse.ArgumentParser) -> None:
+    """Declare the parallelism of the job, as the user states it."""
+    parser.add_argument(
+        "--mesh",
+        metavar="DIMS",
+        type=parse_mesh,
+        default=(),
+        help="parallelism of the job, outermost dimension first as in torch's init_device_mesh, e.g. "
+        f"pp=4,dp=2,tp=8; of {', '.join(MESH_NAMES)} (ep divides dp and cp)",
+    )
+
+
+def add_stated_mesh(mesh: "StatedMesh", known: "TrainingFacts", world_size: int) -> "TrainingFacts":
+    """Return ``known`` updated with the mesh, if stated.
+
+    Raises:
+        BadInput: It does not fit the number of ranks.
+    """
+    if not mesh:
+        return known
+    from msgspec.structs import replace
+
+    from zprof.model.stated_mesh import check_mesh
+
+    check_mesh(mesh, world_size)
+    return replace(known, mesh=mesh)
+
+
 def add_training_options(parser: argparse.ArgumentParser) -> None:
     """Declare the training facts that the ZeRO volume formula needs."""
     group = parser.add_argument_group(
@@ -115,6 +144,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--micro-batches", metavar="N", type=parse_count, help="forward passes per step (default: 1)"
     )
+    add_mesh_option(parser)
 
 
 def add_work_options(
@@ -148,7 +178,7 @@ def add_stated_facts(
     stated = {name: value for name, value in stated.items() if value is not None}
     if stated and known.shard_ranks is None:
         stated.setdefault("shard_ranks", world_size)
-    return replace(known, **stated)
+    return replace(add_stated_mesh(arguments.mesh, known, world_size), **stated)
 
 
 def add_stated_work(tokens_per_step: int | None, known: "TrainingFacts") -> "TrainingFacts":

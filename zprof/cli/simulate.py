@@ -8,6 +8,7 @@ from pathlib import Path
 
 from zprof.base.errors import BadInput
 from zprof.base.formatting import format_next_step, printable
+from zprof.base.parsing import parse_sizes
 from zprof.cli import console
 from zprof.simulator.job import CAUSES, HEALTHY, RANKS_PER_HOST, VENDORS, Job, Start
 from zprof.simulator.mesh.faults import MESH_CAUSES
@@ -176,15 +177,9 @@ def parse_degrees(text: str) -> Degrees:
     Raises:
         argparse.ArgumentTypeError: A name is unknown or given twice, or a size is not 1 to 1024.
     """
-    sizes: dict[str, int] = {}
-    for part in text.split(","):
-        name, _, size = part.strip().partition("=")
-        if name not in _DIMENSIONS or _DIMENSIONS[name] in sizes:
-            names = ", ".join(_DIMENSIONS)
-            raise argparse.ArgumentTypeError(f"{printable(part)!r}: expected {names}, each once, as pp=4")
-        if not (size.isascii() and size.isdigit() and len(size) < 5 and 1 <= int(size) <= _MAX_RANKS):
-            raise argparse.ArgumentTypeError(f"{printable(part)!r}: expected a size of 1 to {_MAX_RANKS}")
-        sizes[_DIMENSIONS[name]] = int(size)
+    sizes = {_DIMENSIONS[name]: size for name, size in parse_sizes(text, _DIMENSIONS).items()}
+    if max(sizes.values()) > _MAX_RANKS:
+        raise argparse.ArgumentTypeError(f"{printable(text)!r}: expected sizes of 1 to {_MAX_RANKS}")
     return Degrees(**sizes)
 
 

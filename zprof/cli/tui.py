@@ -15,7 +15,9 @@ from zprof.cli.registry import Handover
 from zprof.cli.shared_options import (
     MeasuringOptions,
     add_measuring_options,
+    add_mesh_option,
     add_run_and_baseline,
+    add_stated_mesh,
     add_stated_work,
     add_work_options,
     read_measuring_options,
@@ -48,6 +50,7 @@ class TuiCommand:
         add_live_options(parser)
         parser.add_argument("--ascii", action="store_true", help="use ASCII characters only")
         parser.add_argument("--theme", metavar="NAME", help="dark, light, ansi, or any Textual theme")
+        add_mesh_option(parser)
         add_work_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -80,7 +83,8 @@ def _check_theme(name: str | None) -> str | None:
 def _open_runs(arguments: argparse.Namespace) -> "tuple[Run, Run | None]":
     """Return the run and its baseline, with the stated tokens per step."""
     run = open_run(arguments.run)
-    run = run.described(add_stated_work(arguments.tokens_per_step, run.manifest.training))
+    training = add_stated_mesh(arguments.mesh, run.manifest.training, run.manifest.world_size)
+    run = run.described(add_stated_work(arguments.tokens_per_step, training))
     if arguments.baseline is None:
         return run, None
     baseline = open_run(arguments.baseline)

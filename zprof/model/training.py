@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from zprof.model.stated_mesh import StatedMesh
+
 
 class Engine(StrEnum):
     """The engine that synchronizes the ranks of a program; other names come from the program itself."""
@@ -89,7 +91,8 @@ class TrainingFacts(Struct, frozen=True, kw_only=True):
     all ranks in one optimizer step, over all micro-batches. ``modelled`` lists what is simulated instead of
     run. ``framework`` runs the loop, None if the program has its own loop. ``gathered_elements`` and
     ``reduced_elements`` are the elements that the engine moves per step if it does not follow the formula of
-    its stage; an all-reduced element counts twice. ``settings`` are the engine's options.
+    its stage; an all-reduced element counts twice. ``settings`` are the engine's options. ``mesh`` is the
+    job's parallelism as the user states it, outermost first.
     """
 
     engine: str = "unknown"
@@ -113,6 +116,7 @@ class TrainingFacts(Struct, frozen=True, kw_only=True):
     gathered_elements: int | None = None
     reduced_elements: int | None = None
     settings: tuple[EngineSetting, ...] = ()
+    mesh: StatedMesh = ()
 
 
 class Phase(StrEnum):

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from zprof.base.errors import BadInput, make_missing_error, suggest_names
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
+from zprof.model.stated_mesh import check_mesh
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import (
     FLIGHT_RECORDER,
@@ -289,6 +290,8 @@ def check_run_facts(manifest: RunManifest, path: Path) -> None:
     longest = max((len(text) for each in settings for text in (each.name, each.value)), default=0)
     if longest > _MAX_SETTING_LENGTH:
         raise _make_error(path, "length of a setting", longest, f"up to {_MAX_SETTING_LENGTH}")
+    if manifest.training.mesh:
+        check_mesh(manifest.training.mesh, manifest.world_size)
 
 
 def check_rank_facts(manifest: RankManifest, rank: int, path: Path) -> None:

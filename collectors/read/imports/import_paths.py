@@ -7,12 +7,16 @@ from importlib import import_module
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.base.errors import BadInput
 from zprof.collectors.read.formats import FORMATS
 from zprof.collectors.read.imports.file_ranks import RankedFile
 from zprof.collectors.read.imports.options import ImportOptions, ImportProgress, Written
 from zprof.collectors.read.imports.sources import find_sources
+from zprof.model.stated_mesh import StatedMesh, check_mesh
+from zprof.run.files import write_atomically
+from zprof.run.manifest import MANIFEST_NAME, read_run_manifest, to_json
 from zprof.run.output_path import replace_run
 
 
@@ -58,6 +62,8 @@ def import_paths(
                     options or ImportOptions(),
                     progress or ImportProgress(),
                 )
+                if options is not None and options.mesh:
+                    _state_mesh(temporary, options.mesh)
                 if run.is_dir():
                     run.rmdir()  # replace_run leaves a folder only if it is empty
                 shutil.move(temporary, run)
@@ -66,6 +72,14 @@ def import_paths(
                 f"{run}: cannot be written ({error.strerror})", hint="choose another run"
             ) from None
     return Imported(run=run, files=written.files, notes=written.notes, is_cacheable=written.is_cacheable)
+
+
+def _state_mesh(run: Path, mesh: StatedMesh) -> None:
+    """Write the mesh that the user states into the manifest of an imported run."""
+    manifest = read_run_manifest(run)
+    check_mesh(mesh, manifest.world_size)
+    described = replace(manifest, training=replace(manifest.training, mesh=mesh))
+    write_atomically(run / MANIFEST_NAME, to_json(described).encode())
 
 
 @contextmanager

@@ -5,18 +5,21 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from zprof.collectors.read.imports.file_ranks import RankedFile
+from zprof.model.stated_mesh import StatedMesh
 
 
 class ImportOptions(Struct, frozen=True, kw_only=True):
     """Options of an import.
 
     ``workers``: local processes, 0 for one per processor. ``executor``: dask://HOST:PORT. ``while_reading``:
-    work of the caller to do while other processes read; not called if this process reads.
+    work of the caller to do while other processes read; not called if this process reads. ``mesh``: the
+    parallelism of the job, if stated.
     """
 
     workers: int = 0
     executor: str = ""
     while_reading: Callable[[], None] | None = None
+    mesh: StatedMesh = ()
 
 
 class Written(Struct, frozen=True, kw_only=True):

@@ -24,8 +24,12 @@ _MAX_CHUNKS = 9
 def measure_mesh(analysis: RunAnalysis) -> Mesh | None:
     """Return the mesh of a job; None if it has a single kind of group, or none."""
     groups = find_mesh_groups(analysis)
-    if len({group.role for group in groups}) < 2 and not any(
-        group.role in (GroupRole.PIPELINE, GroupRole.EXPERT, GroupRole.CONTEXT) for group in groups
+    if (
+        not (groups and analysis.training.mesh)
+        and len({group.role for group in groups}) < 2
+        and not any(
+            group.role in (GroupRole.PIPELINE, GroupRole.EXPERT, GroupRole.CONTEXT) for group in groups
+        )
     ):
         return None
     return Mesh(

@@ -22,8 +22,11 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.time.decomposition import parse_group_ranks
 from zprof.model.collectives import CollectiveKind
+from zprof.model.gap_texts import make_gap
+from zprof.model.gaps import Gap
 from zprof.model.group_roles import read_role
 from zprof.model.mesh import GroupRole, MeshGroup, RoleBasis
+from zprof.model.stated_mesh import StatedMesh, format_mesh, list_stated_roles
 
 _MESSAGES = frozenset({CollectiveKind.SEND.value, CollectiveKind.RECV.value})
 _GATHERS = frozenset({CollectiveKind.ALL_GATHER.value, CollectiveKind.REDUCE_SCATTER.value})
@@ -36,6 +39,8 @@ _MESSAGE_RATIO = 0.5
 _MIN_LAYER_MESSAGES, _ALTERNATING_RATIO, _HIDDEN_RATIO, _FORWARD_RATIO = 8, 0.8, 0.1, 0.2
 #: Groups of smaller messages only sum norms and losses.
 _TINY_BYTES = 1024
+#: Maximum number of groups, and of ranks of a group, in a gap.
+_MAX_NAMED = 4
 
 
 class _Group(Struct, frozen=True, kw_only=True):
@@ -78,22 +83,42 @@ class _Group(Struct, frozen=True, kw_only=True):
 
 
 def find_mesh_groups(analysis: RunAnalysis) -> tuple[MeshGroup, ...]:
-    """Return each group of at least two ranks with rows in the window, with its role and what it rests on."""
-    groups = _list_groups(analysis)
+    """Return each group of at least two ranks with rows in the window, with its role and what it rests on.
+
+    In a stated mesh, a group gets the role of its ranks, unless its description contradicts it. Groups that
+    only sum norms and losses (OTHER) stay so, whatever their ranks.
+    """
+    groups, mesh = _list_groups(analysis), analysis.training.mesh
     descriptions = _read_descriptions(analysis)
     found = []
     for group in groups:
-        role = read_role(descriptions.get(group.name, ""))
-        basis = RoleBasis.MESSAGES if role is None else RoleBasis.DESCRIPTION
-        found.append(
-            MeshGroup(
-                group=group.name,
-                role=_infer_role(group, groups) if role is None else role,
-                ranks=group.ranks,
-                basis=basis,
-            )
-        )
+        described = read_role(descriptions.get(group.name, ""))
+        basis = RoleBasis.MESSAGES if described is None else RoleBasis.DESCRIPTION
+        role = _infer_role(group, groups) if described is None else described
+        stated = list_stated_roles(mesh, group.ranks) if mesh and role is not GroupRole.OTHER else ()
+        if role in stated or (stated and described is None):
+            role, basis = role if role in stated else stated[0], RoleBasis.STATED
+        found.append(MeshGroup(group=group.name, role=role, ranks=group.ranks, basis=basis))
     return tuple(sorted(found, key=lambda each: (each.role, each.ranks)))
+
+
+def find_mesh_gaps(mesh: StatedMesh, groups: Sequence[MeshGroup]) -> tuple[Gap, ...]:
+    """Return a gap for the groups that contradict the mesh that the user stated."""
+    others = [
+        group for group in groups if group.basis is not RoleBasis.STATED and group.role is not GroupRole.OTHER
+    ]
+    if not mesh or not others:
+        return ()
+    named = "; ".join(", ".join(map(str, group.ranks[:_MAX_NAMED])) for group in others[:_MAX_NAMED])
+    more = len(others) > _MAX_NAMED or any(len(group.ranks) > _MAX_NAMED for group in others)
+    return (
+        make_gap(
+            "stated_mesh_contradicted",
+            count=len(others),
+            mesh=format_mesh(mesh),
+            ranks=f"{named}, ..." if more else named,
+        ),
+    )
 
 
 def _list_groups(analysis: RunAnalysis) -> list[_Group]:

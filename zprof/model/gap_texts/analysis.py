@@ -15,6 +15,14 @@ _COMMUNICATING_WINDOW = (
 _ALIGN_CLOCKS = "record with zprof.record on every rank: its clock pings align the clocks"
 _WHOLE_TIMELINE = "export the operations of whole steps of all stages and replicas"
 TEXTS = {
+    "stated_mesh_contradicted": GapText(
+        GapKind.COLLECTIVES,
+        "roles of process groups",
+        "{count} process groups are not along a dimension of the stated mesh {mesh}, or are described "
+        "otherwise, and keep their roles: ranks {ranks}",
+        "state the sizes in the order of ranks, outermost first: with --mesh dp=2,tp=4, ranks 0 to 3 are a "
+        "tensor group",
+    ),
     # Slowdown of an operation timeline.
     "only_operations": GapText(
         GapKind.TIME,

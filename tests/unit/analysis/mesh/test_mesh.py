@@ -1,5 +1,6 @@
 """Roles of process groups, exposed time by role and the bubble, against the truth of simulated jobs."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,9 +8,12 @@ from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis, analyse
 from zprof.analysis.mesh.measure import measure_mesh
+from zprof.base.errors import BadInput
 from zprof.collectors.read.imports.import_paths import import_paths
+from zprof.collectors.read.imports.options import ImportOptions
 from zprof.diagnosis.diagnose import diagnose
 from zprof.model.findings import Confidence
+from zprof.model.gaps import GapKind
 from zprof.model.mesh import GroupRole, Mesh, RoleBasis
 from zprof.model.report import VerdictStatus
 from zprof.run.reader import load
@@ -107,6 +111,31 @@ def test_a_job_with_one_kind_of_group_has_no_mesh(job: tuple[RunAnalysis, MeshTr
     one = analysis.collectives.at([index for index, group in enumerate(groups) if group == groups[0]])
     mesh: Mesh | None = measure_mesh(replace(analysis, collectives=one))
     assert mesh is None or len({group.role for group in mesh.groups}) == 1
+
+
+def test_a_stated_mesh_gives_roles_and_names_what_contradicts_it(tmp_path: Path) -> None:
+    write_mesh_job(
+        make_mesh_job(degrees=Degrees(pipeline=2, data=2, tensor=2), framework="deepspeed"),
+        tmp_path / "traces",
+    )
+    options = ImportOptions(mesh=(("pp", 2), ("tp", 2)))
+    with pytest.raises(BadInput, match="4 ranks"):
+        import_paths([tmp_path / "traces"], tmp_path / "run.zprof", options=options)
+    assert not (tmp_path / "run.zprof").exists()
+    options = ImportOptions(mesh=(("pp", 2), ("dp", 2), ("tp", 2)))
+    import_paths([tmp_path / "traces"], tmp_path / "run.zprof", options=options)
+    run = load(tmp_path / "run.zprof")
+    analysis = analyse(run)
+    assert analysis.time.mesh is not None
+    stated = {group.ranks: (group.role, group.basis) for group in analysis.time.mesh.groups}
+    assert stated[0, 4] == (GroupRole.PIPELINE, RoleBasis.STATED)
+    assert stated[0, 2] == (GroupRole.SHARD, RoleBasis.STATED)
+    assert stated[0, 1] == (GroupRole.TENSOR, RoleBasis.STATED)
+    other = analyse(run.described(replace(run.manifest.training, mesh=(("dp", 2), ("pp", 4)))))
+    assert other.time.mesh is not None
+    assert {group.basis for group in other.time.mesh.groups if group.ranks == (0, 1)} == {RoleBasis.MESSAGES}
+    more = [gap.kind for gap in other.gaps if gap not in analysis.gaps]
+    assert more == [GapKind.COLLECTIVES]
 
 
 def test_a_step_of_a_mesh_takes_as_long_replayed(job: tuple[RunAnalysis, MeshTruth]) -> None:
