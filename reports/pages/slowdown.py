@@ -63,7 +63,7 @@ def build_slowdown_section(time: Time) -> tuple[Section, ...]:
             slowdown, "By operation", make_name_column("operation"), slowdown.by_operation.items()
         ),
         _build_worker_table(slowdown),
-        _build_heat_map(slowdown),
+        build_worker_map(slowdown),
         note=f"step: {', '.join(steps_ms)}; mean of {slowdown.steps} steps",
     )
 
@@ -111,7 +111,7 @@ def _format_share(slowdown: Slowdown, value: float) -> str:
     return UNKNOWN if share is None else format_percent(share)
 
 
-def _build_heat_map(slowdown: Slowdown) -> HeatMap:
+def build_worker_map(slowdown: Slowdown) -> HeatMap:
     """Build the map of the slowdown of each worker, replicas x stages; a cell of several has the largest."""
     by_place = {(each.dp_rank, each.stage): slowdown.by_worker[each.rank] for each in slowdown.workers}
     replicas = split_evenly(sorted(slowdown.by_dp_rank), MAX_HEAT_ROWS)

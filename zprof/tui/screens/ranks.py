@@ -14,8 +14,11 @@ from textual.widgets import Static
 
 from zprof.model.hang import is_stuck
 from zprof.model.quantities import Value
+from zprof.reports.page import HeatMap
 from zprof.reports.pages.hang import build_standings_table
+from zprof.reports.pages.parallelism import build_mesh_map
 from zprof.reports.pages.ranks import build_path_parts, build_rank_table
+from zprof.reports.pages.slowdown import build_worker_map
 from zprof.reports.table import Cell
 from zprof.tui.heat_grid import MetricGrids, RankMetric
 from zprof.tui.keys import Where, bindings
@@ -24,7 +27,7 @@ from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.theme import get_look
 from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.heat_map import RankHeatMap
+from zprof.tui.widgets.heat_map import PageHeatMap, RankHeatMap
 from zprof.tui.widgets.text import render_cell
 
 #: Keys that work on the whole screen; the heat map binds its own keys.
@@ -34,7 +37,8 @@ _METRIC_KEYS = ("m", "M")
 _HELP = (
     "The heat map has a row per rank and a column per step; the number under the cursor is shown below.\n"
     "If not all ranks fit, several share a row, which shows the worst of them; f gives each its own.\n"
-    "m, M: lateness, step time, compute, exposed wait, exposed transfer, idle, peak memory.\n"
+    "m, M: lateness, step time, compute, exposed wait, exposed transfer, idle, peak memory, "
+    "the mesh.\n"
     "enter: select this rank and step on all screens, and open its timeline. space: the number's formula "
     "and rows.\n"
     "! far above the rest, ? unknown."
@@ -57,6 +61,8 @@ class RanksScreen(PageScreen):
     def __init__(self) -> None:
         super().__init__()
         self.metric: RankMetric | None = None
+        self.shows_mesh = False
+        self._mesh: HeatMap | None = None
         self._grids: MetricGrids | None = None
         self._last_selection: Selection | None = None
         self._filled_state: tuple[object, ...] = ()
@@ -64,6 +70,7 @@ class RanksScreen(PageScreen):
     def parts(self) -> ComposeResult:
         """Yield the heat map, the critical path and the rank table."""
         yield RankHeatMap(id="heat")
+        yield PageHeatMap(id="mesh")
         yield FigureLine(id="path")
         yield FactTable(id="ranks", classes="fill")
 
@@ -71,7 +78,7 @@ class RanksScreen(PageScreen):
         """Refill the screen; for a stuck job, what each rank does replaces the heat map."""
         super().refill()
         if self._is_stuck:
-            for name in ("#heat", "#path"):
+            for name in ("#heat", "#mesh", "#path"):
                 self.query_one(name).display = False
             if not isinstance(self.focused, FactTable):
                 self.set_focus(self.query_one(FactTable), scroll_visible=False)
@@ -90,6 +97,11 @@ class RanksScreen(PageScreen):
             return
         if self._grids is None or self._grids.loaded is not loaded:
             self._grids, self.metric = MetricGrids(loaded), None
+            slowdown = loaded.report.time.slowdown
+            self._mesh = build_mesh_map(loaded.report)
+            if self._mesh is None and slowdown is not None:
+                self._mesh = build_worker_map(slowdown)
+            self.shows_mesh = self._mesh is not None and not loaded.report.time.per_rank
         if self.metric is None:
             self.metric = self._grids.first()
         self._show_grid()
@@ -115,13 +127,18 @@ class RanksScreen(PageScreen):
         """Show the next or previous metric."""
         if self._grids is None or self.metric is None:
             return
-        metrics = list(RankMetric)
-        self.metric = metrics[(metrics.index(self.metric) + by) % len(metrics)]
+        metrics = [*RankMetric, *([] if self._mesh is None else [None])]  # None: the mesh
+        metric = metrics[(metrics.index(None if self.shows_mesh else self.metric) + by) % len(metrics)]
+        self.shows_mesh, self.metric = metric is None, metric or self.metric
         self._show_grid()
 
     def _show_grid(self) -> None:
         if self._grids is not None and self.metric is not None:
-            self.query_one(RankHeatMap).show(self._grids.of(self.metric))
+            heat = self.query_one(RankHeatMap)
+            heat.show(self._grids.of(self.metric))
+            shows_mesh = self._mesh is not None and (self.shows_mesh or not heat.display)
+            heat.display = heat.display and not shows_mesh
+            self.query_one(PageHeatMap).show(self._mesh if shows_mesh else None)
 
     def on_rank_heat_map_chosen(self, event: RankHeatMap.Chosen) -> None:
         """Select the rank and step on all screens and show the timeline, or memory without a step."""

@@ -7,14 +7,18 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 from textual import events
 from textual.binding import BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
+from textual.widgets import Static
 
 from zprof.model.quantities import Value
+from zprof.reports.layout import INDENT, lay_out_heat_map
+from zprof.reports.page import HeatMap
 from zprof.reports.table import Cell, Column, Kind, Row, Table
 from zprof.tui.heat_grid import Cursor, HeatGrid, HeatPage, build_heat_page
 from zprof.tui.keys import Where, bindings
@@ -197,6 +201,36 @@ class HeatView(Widget):
     def _redraw(self, *, layout: bool = False) -> None:
         self._page = None
         self.refresh(layout=layout)
+
+
+class PageHeatMap(Static):
+    """Draws the heat map of a page: the mesh of a job, or the slowdown of its workers."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__("", id=id)
+        self._block: HeatMap | None = None
+
+    def show(self, block: HeatMap | None) -> None:
+        """Show a map; None hides the widget."""
+        self._block, self.display = block, block is not None
+        self._draw()
+
+    def on_resize(self) -> None:
+        """Redraw, because another number of columns may fit."""
+        self._draw()
+
+    def _draw(self) -> None:
+        block, pen = self._block, Pen.for_widget(self)
+        if block is None:
+            return
+        text = Text(f"{block.title}  ", style="bold").append(block.unit, pen.muted)
+        for line in lay_out_heat_map(block, self.size.width or self.app.size.width):
+            text.append("\n")
+            for piece, level in line:
+                text.append(piece, pen.muted if level is None else _make_style(level, pen))
+        for note in block.notes:
+            text.append(f"\n{INDENT}{note}", pen.muted)
+        self.update(text)
 
 
 class RankHeatMap(HeatView, can_focus=True):
