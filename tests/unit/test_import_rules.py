@@ -38,8 +38,9 @@ ALLOWED = {
     "tui": "integrations collectors reports checks diagnosis planner analysis cache run model base process",
     "notebook": "cli integrations collectors reports checks query diagnosis planner analysis cache run model "
     "base process",
-    "cli": "tui integrations collectors simulator reference_engine reports checks query diagnosis planner "
-    "step analysis cache run model base process",
+    "agents": "notebook query reports model base",
+    "cli": "agents tui integrations collectors simulator reference_engine reports checks query diagnosis "
+    "planner step analysis cache run model base process",
 }
 MAY_IMPORT_TORCH = {"collectors", "integrations", "reference_engine"}
 #: Where users are given tables as DataFrames; an answer needs none, and would start 0.6 s later.

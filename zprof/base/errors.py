@@ -109,6 +109,7 @@ class Extra(StrEnum):
     DASK = "dask"
     CUDA = "cuda"
     SQL = "sql"
+    MCP = "mcp"
 
 
 class _Module(NamedTuple):
@@ -124,6 +125,7 @@ _MODULES = {
     Extra.DASK: _Module("distributed", "distributed"),
     Extra.CUDA: _Module("cuda", "cuda-core"),
     Extra.SQL: _Module("duckdb", "duckdb"),
+    Extra.MCP: _Module("mcp", "mcp"),
 }
 
 

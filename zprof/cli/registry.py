@@ -123,6 +123,12 @@ COMMANDS: tuple[Entry, ...] = (
         import_path="zprof.cli.import_run:ImportCommand",
     ),
     Entry(
+        name="mcp",
+        group=Group.TOOLS,
+        summary="answer agents over the Model Context Protocol",
+        import_path="zprof.cli.mcp:McpCommand",
+    ),
+    Entry(
         name="export",
         group=Group.UNDERSTAND,
         summary="write all ranks of a run as one trace for Perfetto, on one clock",

@@ -132,6 +132,7 @@ def examine(probe: Probe = run_probe) -> Doctor:
         _check_kernel(probe(_KERNEL)),
         check_flight_recorder(),
         _check_extra("dask", Extra.DASK, "distributed", "traces can only be imported on this machine"),
+        _check_extra("mcp", Extra.MCP, "mcp", "no zprof mcp"),
         _check_extra("sql", Extra.SQL, "duckdb", "no zprof query, no run.sql()"),
         _check_disk(),
         _check_cache(),

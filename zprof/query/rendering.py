@@ -53,10 +53,15 @@ def render_csv(answer: "Answer") -> str:
 
 def render_json(answer: "Answer") -> str:
     """Return columns with types, rows, and whether rows were cut off; infinite numbers are null."""
-    columns = {field.name: str(field.type) for field in answer.rows.schema}
-    rows = [list(map(_make_plain, row.values())) for row in answer.rows.to_pylist()]
+    columns, rows = make_plain_rows(answer)
     document = {"columns": columns, "rows": rows, "is_cut": answer.is_cut}
     return json.dumps(document, allow_nan=False) + "\n"
+
+
+def make_plain_rows(answer: "Answer") -> tuple[dict[str, str], list[list[Any]]]:
+    """Return the type of each column, and rows of values that JSON can hold."""
+    columns = {field.name: str(field.type) for field in answer.rows.schema}
+    return columns, [list(map(_make_plain, row.values())) for row in answer.rows.to_pylist()]
 
 
 def _is_number(kind: "pa.DataType") -> bool:

@@ -63,7 +63,7 @@ _TEXTS = frozenset(
 _FLAGS = frozenset({"bound", "upper_bound", "matched", "first_of_window", "before"})
 _FLOATS = frozenset(
     {"total_ns", "beside_ns", "alone_median_ns", "overlapped_median_ns", "judged_beside_ns", "excess_ns"}
-    | {"uncovered_ns"}
+    | {"uncovered_ns", "median_ns"}
 )
 #: What the catalogue says of sums is left out: a row of steps or collectives is not a sum.
 _OF_SUMS = " Sum per step"

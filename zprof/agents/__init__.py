@@ -1,0 +1,1 @@
+"""Answers for programs that ask in steps: the tools of ``zprof mcp``."""
