@@ -1,12 +1,7 @@
-"""Describe what was recorded, from the manifests; infer the engine and group roles from names.
-
-The engine is inferred if the program did not declare it. Torch meshes ("mesh_tp"), Megatron
-("TENSOR_MODEL_PARALLEL_GROUP") and DeepSpeed name their groups; most others have no name.
-"""
+"""Describe what was recorded, from the manifests; infer the engine from names if it was not declared."""
 
 import re
 from collections.abc import Mapping
-from enum import StrEnum
 
 from zprof.base.formatting import escape_surrogates
 from zprof.model.report import RunFacts
@@ -84,32 +79,3 @@ def find_engine(run: Run) -> Engine | None:
         if any(pattern.search(name) for name in names):
             return engine
     return None
-
-
-class GroupRole(StrEnum):
-    """What a group's ranks share or split."""
-
-    REPLICA = "replica"
-    EXPERT = "expert"
-    TENSOR = "tensor"
-    PIPELINE = "pipeline"
-    CONTEXT = "context"
-    DATA = "data"
-
-
-#: The first match counts: a group of both experts and tensors is an expert group.
-_ROLES_BY_WORD = (
-    (frozenset({"replicate", "replica", "replicas"}), GroupRole.REPLICA),
-    (frozenset({"ep", "expert", "experts"}), GroupRole.EXPERT),
-    (frozenset({"tp", "tensor"}), GroupRole.TENSOR),
-    (frozenset({"pp", "pipe", "pipeline"}), GroupRole.PIPELINE),
-    (frozenset({"cp", "context", "sequence"}), GroupRole.CONTEXT),
-    (frozenset({"dp", "ddp", "data", "fsdp", "shard", "zero"}), GroupRole.DATA),
-)
-_WORD = re.compile(r"[a-z]+")
-
-
-def find_role(description: str) -> GroupRole | None:
-    """Return the role that a group's name implies; None if it implies none."""
-    words = frozenset(_WORD.findall(description.lower()))
-    return next((role for names, role in _ROLES_BY_WORD if words & names), None)

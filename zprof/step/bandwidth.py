@@ -38,11 +38,12 @@ from zprof.analysis.analysis import (
     measure_queueing_ns,
 )
 from zprof.analysis.columns import Columns, Floats, Mask, Texts
-from zprof.analysis.facts import GroupRole, find_role
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.decomposition import group_rows_by_text, parse_group_ranks, select_kind
 from zprof.model.collectives import BYTES_PER_ELEMENT, CollectiveKind, bus_factor
 from zprof.model.findings import Confidence, Finding
+from zprof.model.group_roles import read_role
+from zprof.model.mesh import GroupRole
 from zprof.step.links import max_normal_latency_ns, measure_transfers
 from zprof.step.message_sizes import LATENCY_RATIO
 from zprof.step.traffic import read_step_traffic
@@ -69,7 +70,7 @@ _PLACES: Mapping[GroupRole, str] = {
     GroupRole.TENSOR: "of tensor parallelism",
     GroupRole.PIPELINE: "of the pipeline",
     GroupRole.CONTEXT: "of context parallelism",
-    GroupRole.DATA: "of data parallelism",
+    GroupRole.SHARD: "of data parallelism",
 }
 #: Tolerance for comparing replica and shard bytes, because shards are padded.
 _MAX_PADDING_RATIO = 0.1
@@ -558,8 +559,8 @@ def describe_messages(analysis: RunAnalysis, rate: GroupRate) -> str:
 
 def describe_group(analysis: RunAnalysis, group: str, size: int) -> str:
     """Describe a group as words that follow the collective kind: "between the replicas"."""
-    role = find_role(group.partition("#")[2])
-    if role is not None:
+    role = read_role(group.partition("#")[2])
+    if role is not None and role in _PLACES:
         return _PLACES[role]
     if _connects_replicas(analysis.collectives, group):
         return _REPLICAS
