@@ -40,9 +40,8 @@ def main(arguments: list[str]) -> int:
         points = grade(Path(arguments[1]), answers)
         for name, (got, possible) in points.items():
             print(f"{name:20} {got} of {possible}")
-        print(
-            f"{'all':20} {sum(got for got, _ in points.values())} of {sum(most for _, most in points.values())}"
-        )
+        got, possible = (sum(each) for each in zip(*points.values(), strict=True))
+        print(f"{'all':20} {got} of {possible}")
         return 0
     print(__doc__, file=sys.stderr)
     return 2
