@@ -105,6 +105,23 @@ def test_the_bubble_is_that_of_equal_stages(job: tuple[RunAnalysis, MeshTruth]) 
     assert mesh.bubble.share_ratio == pytest.approx(mesh.bubble.ideal_ratio, rel=0.1)
 
 
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 8), (8, 16)])
+def test_the_bubble_of_equal_stages_is_the_closed_form(
+    stages: int, micro_batches: int, tmp_path: Path
+) -> None:
+    job = make_mesh_job(
+        degrees=Degrees(pipeline=stages), micro_batches=micro_batches, stage_layers=6, steps=2
+    )
+    write_mesh_job(job, tmp_path / "traces")
+    import_paths([tmp_path / "traces"], tmp_path / "run.zprof")
+    mesh = analyse(load(tmp_path / "run.zprof")).time.mesh
+    assert mesh is not None
+    assert mesh.bubble is not None
+    expected = (stages - 1) / (micro_batches + stages - 1)
+    assert mesh.bubble.ideal_ratio == pytest.approx(expected)
+    assert mesh.bubble.share_ratio == pytest.approx(expected, rel=0.01)
+
+
 def test_a_job_with_one_kind_of_group_has_no_mesh(job: tuple[RunAnalysis, MeshTruth]) -> None:
     analysis, _ = job
     groups = list(analysis.collectives.texts("group"))
