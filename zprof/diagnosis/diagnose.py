@@ -9,10 +9,10 @@ from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_only, a
 from zprof.causes import load_causes
 from zprof.causes.cause import Cause, Need
 from zprof.diagnosis.claims import find_unexplained_loss
-from zprof.diagnosis.find_causes import find_causes
+from zprof.diagnosis.find_causes import CauseProgress, find_causes
 from zprof.diagnosis.verdict import Case, has_run_out_of_memory, judge, judge_memory
 from zprof.model.hang import is_stuck
-from zprof.model.report import Report, Verdict
+from zprof.model.report import Report, Verdict, VerdictStatus
 from zprof.model.time import WindowPolicy
 from zprof.run.manifest import FLIGHT_RECORDER, OPERATION_TIMELINE
 from zprof.run.reader import Run
@@ -28,6 +28,7 @@ def diagnose(
     *,
     expected_bus_bytes_per_s: float | None = None,
     policy: WindowPolicy = WindowPolicy.STEP,
+    progress: CauseProgress | None = None,
 ) -> Report:
     """Build the full report on a run, compared with ``baseline`` if given.
 
@@ -36,13 +37,21 @@ def diagnose(
         baseline: The run to compare with; the report then includes the change of each ledger term.
         expected_bus_bytes_per_s: The bus bandwidth that large messages should reach on the link.
         policy: The measured window: single steps, or the entire recording as one interval.
+        progress: Called with the number of causes looked for so far, and of all.
 
     Raises:
         BadInput: A recording is damaged.
     """
     analysis = _analyse_run(run, policy)
     baseline_analysis = _analyse_run(baseline, policy) if baseline is not None else None
-    return _build_report(analysis, baseline_analysis, _list_needs(analysis), expected_bus_bytes_per_s)
+    needs = _list_needs(analysis)
+    return _build_report(analysis, baseline_analysis, needs, expected_bus_bytes_per_s, progress)
+
+
+def report_numbers(analysis: RunAnalysis) -> Report:
+    """Build the report on a run in which no cause has been looked for: its numbers and gaps, no findings."""
+    case = _make_case(analysis, causes={}, findings=(), gaps=analysis.gaps, comparison=None)
+    return _make_report(case, Verdict(status=VerdictStatus.INCONCLUSIVE, sentence="no cause was looked for"))
 
 
 def diagnose_side_by_side(
@@ -92,13 +101,14 @@ def _build_report(
     baseline: RunAnalysis | None,
     has: frozenset[Need],
     expected_bus_bytes_per_s: float | None,
+    progress: CauseProgress | None = None,
 ) -> Report:
     if expected_bus_bytes_per_s is not None:
         analysis = replace(analysis, expected_bus_bytes_per_s=expected_bus_bytes_per_s)
         if baseline is not None:
             baseline = replace(baseline, expected_bus_bytes_per_s=expected_bus_bytes_per_s)
     causes = _select_causes(analysis, has)
-    findings, gaps = find_causes(causes, analysis, baseline)
+    findings, gaps = find_causes(causes, analysis, baseline, progress)
     comparison = None
     if baseline is not None:
         from zprof.analysis.compare.differences import compare, find_comparison_gaps

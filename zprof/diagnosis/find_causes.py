@@ -9,7 +9,7 @@ hidden work may become exposed. A finding keeps the saving of its signs if its c
 nothing of the edit can be played.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -54,17 +54,26 @@ _MAX_SURE_SPAN = 4.0
 _NEGLIGIBLE_RATIO = 0.01
 
 
+#: Called before each cause with the number of causes looked for so far, and of all.
+CauseProgress = Callable[[int, int], None]
+
+
 def find_causes(
-    causes: Mapping[str, Cause], analysis: RunAnalysis, baseline: RunAnalysis | None
+    causes: Mapping[str, Cause],
+    analysis: RunAnalysis,
+    baseline: RunAnalysis | None,
+    progress: CauseProgress | None = None,
 ) -> tuple[tuple[Finding, ...], list[Gap]]:
     """Return the ordered findings, no time claimed twice, and all gaps of the run, untested causes last."""
     step = PlayedStep(analysis=analysis)
+    if progress is not None:
+        progress(0, len(causes))
     answers = {
         cause.name: answer
         for cause in _select_applicable(causes.values(), analysis)
         if (answer := ask(cause, analysis, baseline)) is not None
     }
-    priced, played = _price_answers(step, answers, causes)
+    priced, played = _price_answers(step, answers, causes, progress)
     sure = _limit_confidence(analysis, priced, causes)
     widened = [widen_by_noise(finding, analysis.time.step_noise_ns) for finding in sure]
     claimed = split_savings(widened, causes, analysis.time.per_rank, analysis.time.steps, played)
@@ -104,7 +113,10 @@ def _list_gaps(answers: Mapping[str, Finding | Untested]) -> Iterator[Gap]:
 
 
 def _price_answers(
-    step: PlayedStep, answers: dict[str, Finding | Untested], causes: Mapping[str, Cause]
+    step: PlayedStep,
+    answers: dict[str, Finding | Untested],
+    causes: Mapping[str, Cause],
+    progress: CauseProgress | None,
 ) -> tuple[list[Finding], frozenset[str]]:
     """Return the findings with their savings, and the causes that were played.
 
@@ -116,12 +128,14 @@ def _price_answers(
     priced = [price_finding(step, finding, causes[finding.cause]) for finding in signs]
     known = [*(finding for finding, _ in priced if finding is not None), *decided.values()]
     sure = {finding.cause for finding in known if finding.confidence is not Confidence.LOW}
-    added = {
-        cause.name: seen
-        for cause in causes.values()
-        if cause.name not in sure and not cause.outranks_signs
-        if isinstance(seen := look_at_step(step, cause), Finding)
-    }
+    added = {}
+    for number, cause in enumerate(causes.values()):
+        if progress is not None:
+            progress(number, len(causes))
+        if cause.name in sure or cause.outranks_signs:
+            continue
+        if isinstance(seen := look_at_step(step, cause), Finding):
+            added[cause.name] = seen
     kept = [finding for finding in known if finding.cause not in added]
     played = {finding.cause for finding, is_played in priced if finding is not None and is_played}
     findings = drop_explained(step, [*kept, *added.values()], causes)

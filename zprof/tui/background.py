@@ -44,6 +44,13 @@ class Loading:
             super().__init__()
             self.loading, self.doing = loading, doing
 
+    class Measured(Message):
+        """The numbers are known; causes are still looked for."""
+
+        def __init__(self, loading: "Loading", loaded: LoadedRun) -> None:
+            super().__init__()
+            self.loading, self.loaded = loading, loaded
+
     class Done(Message):
         """The measurement finished."""
 
@@ -92,10 +99,11 @@ class Loading:
         except Exception as error:  # a bug in zprof: report it and keep the screen alive
             self._send(self.Failed(self, _make_internal_error(error, "zprof report")))
 
-    def _report_progress(self, doing: str) -> None:
+    def _report_progress(self, doing: str | LoadedRun) -> None:
         if self._is_stopped.is_set():
             raise Superseded
-        self._send(self.Progressed(self, doing))
+        message = self.Progressed(self, doing) if isinstance(doing, str) else self.Measured(self, doing)
+        self._send(message)
 
     def _send(self, message: Message) -> None:
         if not self._is_stopped.is_set():

@@ -53,8 +53,8 @@ def export_report(loaded: LoadedRun | None, path: Path) -> str:
     Raises:
         BadInput: nothing is loaded, the suffix is unknown, or the file exists or cannot be created.
     """
-    if loaded is None:
-        raise BadInput("no measurements yet", hint="wait for the analysis to finish")
+    if loaded is None or not loaded.is_judged:
+        raise BadInput("no findings yet", hint="wait for the analysis to finish")
     suffixes = [suffix for form in FORMATS for suffix in form.suffixes]
     if path.suffix.lower() not in suffixes:
         raise BadInput(f"{path}: unknown suffix", hint=f"use one of {', '.join(suffixes)}")

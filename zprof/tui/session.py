@@ -6,6 +6,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.facts import describe_run
 from zprof.cache.reports import ask_diagnosis, find_report_file, keep, recall
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 Opener = Callable[[Path], Run]
-Progress = Callable[[str], None]
+#: Called with each stage, and with the run once its numbers are known.
+Progress = Callable[["str | LoadedRun"], None]
 
 
 class RunRequest(Struct, frozen=True, kw_only=True):
@@ -55,6 +57,7 @@ class PendingAnalysis:
 class LoadedRun(Struct, frozen=True, kw_only=True):
     """A measured run, the input to every page.
 
+    ``is_judged``: False while causes are looked for; the report then has numbers and no findings.
     ``pending``: its tables, for drill-down and predictions only; for a cached report they are computed in the
     background after the first screen. ``before`` and ``before_run``: the baseline. ``both``: the side-by-side
     comparison, as in ``zprof compare``.
@@ -63,6 +66,7 @@ class LoadedRun(Struct, frozen=True, kw_only=True):
     run: Run
     report: Report
     pending: PendingAnalysis
+    is_judged: bool = True
     before: "RunAnalysis | None" = None
     before_run: Run | None = None
     both: SideBySide | None = None
@@ -96,7 +100,9 @@ def preview_run(request: RunRequest) -> RunPreview:
 
 
 def load(request: RunRequest, progress: Progress) -> LoadedRun:
-    """Measure the run and its baseline; ``progress`` is called with each stage.
+    """Measure the run and its baseline, then look for causes.
+
+    ``progress`` is called with each stage, and with the run before causes are looked for.
 
     Raises:
         BadInput: a table of a run is damaged.
@@ -110,15 +116,23 @@ def load(request: RunRequest, progress: Progress) -> LoadedRun:
         return LoadedRun(run=run, report=kept, pending=PendingAnalysis(lambda: _analyse(run, request.policy)))
     progress(f"measuring {describe_run(run).name}: {len(run.ranks)} ranks")
     analysis = _analyse(run, request.policy)
+    from zprof.diagnosis.diagnose import report_numbers
+
+    measured = LoadedRun(
+        run=run,
+        report=report_numbers(analysis),
+        pending=PendingAnalysis(lambda: analysis),
+        is_judged=False,
+    )
+    progress(measured)
     if request.baseline is None:
-        loaded = _diagnose_loaded(request, (run, analysis), None, progress)
+        loaded = _diagnose_loaded(request, measured, None, progress)
         keep(loaded.report, file)
         return loaded
     progress("measuring the baseline")
     before_run = request.opener(request.baseline)
-    return _diagnose_loaded(
-        request, (run, analysis), (before_run, _analyse(before_run, request.policy)), progress
-    )
+    before = (before_run, _analyse(before_run, request.policy))
+    return _diagnose_loaded(request, measured, before, progress)
 
 
 def _analyse(run: Run, policy: WindowPolicy) -> "RunAnalysis":
@@ -134,28 +148,31 @@ def swap_baseline(request: RunRequest, loaded: LoadedRun, progress: Progress) ->
     """
     assert loaded.before is not None
     assert loaded.before_run is not None
-    return _diagnose_loaded(
-        request, (loaded.before_run, loaded.before), (loaded.run, loaded.analysis), progress
-    )
+    before = loaded.before
+    other = replace(loaded, run=loaded.before_run, pending=PendingAnalysis(lambda: before))
+    return _diagnose_loaded(request, other, (loaded.run, loaded.analysis), progress)
 
 
 def _diagnose_loaded(
     request: RunRequest,
-    this: tuple[Run, "RunAnalysis"],
+    measured: LoadedRun,
     before: "tuple[Run, RunAnalysis] | None",
     progress: Progress,
 ) -> LoadedRun:
-    progress("applying the rules")
+    progress("looking for causes")
     from zprof.diagnosis.diagnose import diagnose, diagnose_side_by_side
 
     expected = request.expected_bus_bytes_per_s
-    run, analysis = this
+    run, analysis = measured.run, measured.analysis
     report = diagnose(
-        analysis, before[1] if before else None, expected_bus_bytes_per_s=expected, policy=request.policy
+        analysis,
+        before[1] if before else None,
+        expected_bus_bytes_per_s=expected,
+        policy=request.policy,
+        progress=lambda done, total: progress(f"looking for causes: {done} of {total}"),
     )
-    pending = PendingAnalysis(lambda: analysis)
     if before is None:
-        return LoadedRun(run=run, report=report, pending=pending)
+        return LoadedRun(run=run, report=report, pending=measured.pending)
     progress("comparing with the baseline")
     both = diagnose_side_by_side(
         before[0],
@@ -165,7 +182,7 @@ def _diagnose_loaded(
         expected_bus_bytes_per_s=expected,
     )
     return LoadedRun(
-        run=run, report=report, pending=pending, before=before[1], before_run=before[0], both=both
+        run=run, report=report, pending=measured.pending, before=before[1], before_run=before[0], both=both
     )
 
 

@@ -87,14 +87,22 @@ class Shell(ThemedApp):
         if event.loading is self._loading:
             self.say(event.doing)
 
+    def on_loading_measured(self, event: Loading.Measured) -> None:
+        """Show the numbers of the run, unless a run with findings is shown already."""
+        if event.loading is self._loading and self.loaded is None:
+            self._take(event.loaded)
+
     def on_loading_done(self, event: Loading.Done) -> None:
         """Show the measured run; keep the selected rank and step if the run has them."""
         if event.loading is not self._loading:
             return
-        self._loading, self.request, self.loaded = None, event.loading.request, event.loaded
-        self.preview = RunPreview(facts=event.loaded.report.run)
-        self.selected = keep_selection(event.loaded.report, self.selected)
+        self._loading, self.request = None, event.loading.request
+        self._take(event.loaded)
         self.clear_notifications()
+
+    def _take(self, loaded: LoadedRun) -> None:
+        self.loaded, self.preview = loaded, RunPreview(facts=loaded.report.run)
+        self.selected = keep_selection(loaded.report, self.selected)
         self.refill()
 
     def on_loading_failed(self, event: Loading.Failed) -> None:

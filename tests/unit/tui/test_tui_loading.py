@@ -13,10 +13,11 @@ from tests.support.command_calls import run_python
 from tests.support.tui_app import app_on, finish_workers, messages, play, press, screen_text, wait_until
 from zprof.analysis.analysis import RunAnalysis
 from zprof.base.errors import BadInput
+from zprof.diagnosis.diagnose import report_numbers
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
 from zprof.tui.background import Loader
-from zprof.tui.session import LoadedRun, PendingAnalysis, Progress, RunRequest
+from zprof.tui.session import LoadedRun, PendingAnalysis, Progress, RunRequest, load
 
 HEAVY = (
     "numpy",
@@ -109,6 +110,52 @@ def test_the_first_picture_is_from_the_manifest(alone: LoadedRun, slow_run: Path
 
     play(app_with(gate, slow_run), act)
     gc.freeze()
+
+
+def test_numbers_are_shown_while_causes_are_looked_for(alone: LoadedRun, slow_run: Path) -> None:
+    gate = threading.Event()
+    measured = replace(alone, report=report_numbers(alone.analysis), is_judged=False)
+
+    def judge(request: RunRequest, progress: Progress, /) -> LoadedRun:
+        progress(measured)
+        progress("looking for causes: 3 of 9")
+        gate.wait(60)
+        return alone
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await wait_until(pilot, lambda: "looking for causes: 3 of 9" in screen_text(app))
+        text = screen_text(app)
+        assert "exposed wait" in text, "the ledger"
+        assert "ZP" not in text
+        assert not any(word in text for word in ("OK", "INCONCLUSIVE", "none of")), "nothing is judged yet"
+        lanes = await press(app, pilot, "4")
+        assert "collectives" in lanes
+        assert "lateness" in await press(app, pilot, "5", "m", "M")
+        await press(app, pilot, "left_square_bracket")
+        selected = app.selected
+        gate.set()
+        await wait_until(pilot, lambda: not app.is_measuring)
+        assert app.selected == selected
+        assert "ZP401" in await press(app, pilot, "1")
+
+    play(app_with(judge, slow_run), act)
+
+
+def test_loading_gives_the_numbers_before_the_findings(
+    slow_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZPROF_NO_CACHE", "1")
+    seen: list[str | LoadedRun] = []
+    loaded = load(RunRequest(path=slow_run, opener=open_run), seen.append)
+    at = next(index for index, each in enumerate(seen) if isinstance(each, LoadedRun))
+    measured, counts = seen[at], [each for each in seen[at:] if isinstance(each, str) and " of " in each]
+    assert isinstance(measured, LoadedRun)
+    assert (measured.report.time, measured.report.memory) == (loaded.report.time, loaded.report.memory)
+    assert not measured.report.findings
+    assert loaded.report.findings
+    done = [int(each.split()[-3]) for each in counts]
+    assert done == sorted(done)
+    assert done[-1] == int(counts[-1].split()[-1]) - 1
 
 
 def test_another_baseline_stops_the_measuring_before(loaded: LoadedRun, slow_run: Path) -> None:

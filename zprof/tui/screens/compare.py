@@ -86,6 +86,11 @@ class CompareScreen(PageScreen):
             part.display = (both is not None) != (part.id == "no-baseline")
         if both is None:
             self.page_help = _HELP  # type: ignore[misc]
+            is_coming = self.zprof.is_measuring and self.zprof.request.baseline is not None
+            hint = f"{self.zprof.request.baseline} is compared when causes are judged"
+            self.query_one("#no-baseline", Static).update(
+                Text(printable(hint) if is_coming else _NO_BASELINE)
+            )
             self.set_focus(None)
             return
         if self.shown.per_token and _explain_no_tokens(loaded):

@@ -25,10 +25,10 @@ from zprof.reports.pages.findings import (
 from zprof.reports.pages.hang import build_waits_table
 from zprof.reports.pages.head import build_rest_table, format_verdict, format_warning, format_warning_cell
 from zprof.reports.pages.ledger import build_ledger_table
-from zprof.reports.table import Mark, Marked
+from zprof.reports.table import Mark, Marked, Table
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.theme import get_look
+from zprof.tui.theme import MARKS, get_look
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import render_cell
 
@@ -39,6 +39,13 @@ _HELP = (
 #: Lines for title, status and keys; margin columns next to the verdict.
 _CHROME_LINES, _SIDE_MARGIN = 3, 2
 _EVIDENCE_TABLES = ("evidence", "worst")
+_NO_FINDINGS_YET = Table(
+    name="findings",
+    title="Causes",
+    columns=(),
+    rows=(),
+    note="findings appear here when all causes are judged",
+)
 
 
 class OverviewScreen(PageScreen):
@@ -51,6 +58,7 @@ class OverviewScreen(PageScreen):
     def __init__(self) -> None:
         super().__init__()
         self._verdict, self._warning, self._sizes = Text(""), Marked("", Mark.DOUBTFUL), OverviewLayout()
+        self._waits_for_findings = False
 
     def parts(self) -> ComposeResult:
         """Yield the verdict, warnings, ledger or waits, findings and the tables below the findings."""
@@ -68,6 +76,14 @@ class OverviewScreen(PageScreen):
             rest.show_header = False
             yield rest
 
+    def refill(self) -> None:
+        """Refill the screen; while causes are looked for, their number."""
+        super().refill()
+        loaded = self.zprof.loaded
+        if loaded is not None and not loaded.is_judged and self.filled is not None:
+            self._verdict = Text(self.zprof.waiting_text(), MARKS[Mark.DOUBTFUL].colour(get_look(self.app)))
+            self._arrange()
+
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """Fill the verdict, warning and tables from the report."""
         look, report = get_look(self.app), loaded.report
@@ -78,7 +94,7 @@ class OverviewScreen(PageScreen):
         self.query_one("#warnings", Static).display = bool(self._warning.text)
         tables = {
             "ledger": build_ledger_table(report),
-            "findings": build_findings_table(report),
+            "findings": build_findings_table(report) if loaded.is_judged else _NO_FINDINGS_YET,
             "rest": build_rest_table(report),
             "worst": build_unit_table(report),
         }
@@ -92,7 +108,8 @@ class OverviewScreen(PageScreen):
         self._arrange()
         # Focus the findings, or the ledger if there are no findings.
         findings = self.query_one("#findings", FactTable)
-        if self.focused is None and findings.row_count:
+        has_waited, self._waits_for_findings = self._waits_for_findings, not loaded.is_judged
+        if findings.row_count and (self.focused is None or (has_waited and self.focused is ledger)):
             self.set_focus(findings, scroll_visible=False)
         elif self.focused in (None, findings) and not findings.row_count and ledger.display:
             self.set_focus(ledger, scroll_visible=False)
@@ -148,7 +165,7 @@ class OverviewScreen(PageScreen):
         description = ""
         if loaded is not None and focused:
             description = describe_finding(loaded.report, focused[0].target, whole=self._sizes.is_free)
-        elif loaded is not None and not loaded.report.findings:
+        elif loaded is not None and loaded.is_judged and not loaded.report.findings:
             description = list_untested(loaded.report)
         text = Text("\n".join(printable_lines(description)))
         self.query_one("#description", Static).update(text)

@@ -166,7 +166,7 @@ def format_status(app: Shell, width: int) -> str:
         )
     if app.loaded is not None:
         parts.append(format_count(len(app.loaded.report.gaps), "gap"))
-    if app.is_measuring or app.loaded is None:
+    if app.is_measuring or app.loaded is None or not app.loaded.is_judged:
         parts.append(app.waiting_text())
     suffix = " · ".join(["", *parts])
     status = f"{shorten(printable(facts.name), max(_MIN_NAME, width - cell_len(suffix)))}{suffix}"

@@ -261,9 +261,10 @@ class PlanScreen(PageScreen):
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """Show the unchanged run at once; a newly loaded run resets the knobs."""
-        if loaded is not self._filled_run:
-            self._filled_run, self.change, self._calibration = loaded, Change(), None
+        if self._filled_run is None or loaded.pending is not self._filled_run.pending:
+            self.change, self._calibration = Change(), None
             self._answers.clear()
+        self._filled_run = loaded
         self._show(loaded)
 
     def on_resize(self, event: events.Resize) -> None:

@@ -96,7 +96,9 @@ class RanksScreen(PageScreen):
             self.refresh_bindings()
             return
         if self._grids is None or self._grids.loaded is not loaded:
-            self._grids, self.metric = MetricGrids(loaded), None
+            if self._grids is None or self._grids.loaded.pending is not loaded.pending:
+                self.metric = None
+            self._grids = MetricGrids(loaded)
             slowdown = loaded.report.time.slowdown
             self._mesh = build_mesh_map(loaded.report)
             if self._mesh is None and slowdown is not None:

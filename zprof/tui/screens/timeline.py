@@ -135,9 +135,9 @@ class TimelineScreen(PageScreen):
         self.query_one("#step", FactTable).show(
             build_step_table(loaded, selected, ascii_only=self.zprof.ascii_only)
         )
-        if loaded is not self._filled_run:
+        if self._filled_run is None or loaded.pending is not self._filled_run.pending:
             self._cache.clear()
-            self._filled_run = loaded
+        self._filled_run = loaded
         lanes = self.query_one(Lanes)
         if self.focused is None:
             lanes.focus()
@@ -166,7 +166,7 @@ class TimelineScreen(PageScreen):
     def on_timeline_screen_built(self, event: Built) -> None:
         """Show the timeline unless another rank, step or run is now selected."""
         selected = self.zprof.selected
-        if event.loaded is not self._filled_run:
+        if self._filled_run is None or event.loaded.pending is not self._filled_run.pending:
             return
         if isinstance(event.built, StepTimeline):
             self._cache.put(event.key, event.built)
