@@ -8,15 +8,29 @@ from typing import Any, Generic, TypeVar, overload
 from msgspec import Struct
 
 from zprof.base.errors import BadInput
+from zprof.model.baseline import Baseline
 from zprof.model.comparison import Check, SideBySide
+from zprof.model.findings import Finding
 from zprof.model.json_format import to_json
 from zprof.model.plan import Plan
 from zprof.model.report import Report, WhatIf
 from zprof.reports.page import Page
 
 Document = TypeVar("Document")
-#: A check and the report it checked.
-Checked = tuple[Check, Report]
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    """A check and the report it checked.
+
+    ``baseline`` and ``current``: the figures of both sides, for the comment of a pull request. ``causes``: of
+    the failed gates, or else the first finding of the run.
+    """
+
+    check: Check
+    report: Report
+    baseline: Baseline | None = None
+    current: Baseline | None = None
+    causes: tuple[Finding, ...] = ()
 
 
 class Format(Struct, Generic[Document], frozen=True, kw_only=True):
@@ -85,7 +99,7 @@ def _make_comparison_page(comparison: SideBySide, *, everything: bool = False) -
 def _make_check_page(checked: Checked) -> Page:
     from zprof.reports.pages.check import build_check_page
 
-    return build_check_page(*checked)
+    return build_check_page(checked.check, checked.report)
 
 
 def _render_svg(report: Report) -> str:
@@ -109,19 +123,25 @@ def _render_sarif(report: Report) -> str:
 def _render_check_junit(checked: Checked) -> str:
     from zprof.reports.check_ci import render_junit
 
-    return render_junit(*checked)
+    return render_junit(checked.check, checked.report)
 
 
 def _render_check_sarif(checked: Checked) -> str:
     from zprof.reports.check_ci import render_sarif
 
-    return render_sarif(*checked)
+    return render_sarif(checked.check, checked.report)
 
 
 def _render_check_github(checked: Checked) -> str:
     from zprof.reports.check_ci import render_github
 
-    return render_github(*checked)
+    return render_github(checked.check, checked.report)
+
+
+def _render_check_comment(checked: Checked) -> str:
+    from zprof.reports.pages.check_comment import render_check_comment
+
+    return render_check_comment(checked)
 
 
 def _make_formats(
@@ -167,10 +187,11 @@ COMPARISONS_IN_FULL: tuple[Format[SideBySide], ...] = _make_formats(
 )
 CHECKS: tuple[Format[Checked], ...] = (
     # The check alone (``zprof.check/1``); the report is a separate document.
-    *_make_formats(_make_check_page, json=lambda checked: to_json(checked[0])),
+    *_make_formats(_make_check_page, json=lambda checked: to_json(checked.check)),
     Format(name="junit", suffixes=(".xml",), render=_render_check_junit),
     Format(name="sarif", suffixes=(".sarif",), render=_render_check_sarif),
     Format(name="github", suffixes=(), render=_render_check_github),
+    Format(name="comment", suffixes=(), render=_render_check_comment),
 )
 
 

@@ -94,7 +94,10 @@ def _list_pieces(block: Block, section: str) -> list[str]:
         return [f"{title}\n\n{format_code_block(block.lines)}".strip()]
     if isinstance(block, ItemList):
         omission = format_omission(len(block.items), block.total, block.noun)
-        return [*(_format_item(item) for item in block.items), *_format_omitted(omission)]
+        items = [_format_item(item) for item in block.items]
+        if block.tight and items:
+            items = ["\n".join(items)]
+        return [*items, *_format_omitted(omission)]
     if isinstance(block, KeyFigures):
         return [_format_bullets(_format_figure(*figure) for figure in block.figures)]
     if isinstance(block, Facts):

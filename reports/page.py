@@ -55,10 +55,15 @@ class Item(Struct, frozen=True, kw_only=True):
 
 
 class ItemList(Struct, frozen=True, kw_only=True):
-    """A list.  ``brief``: without details in a terminal.  ``total``: number of items before truncation."""
+    """A list.
+
+    ``brief``: without details in a terminal. ``total``: number of items before truncation. ``tight``: no
+    blank lines between the items in Markdown, which omits all of them or none.
+    """
 
     items: tuple[Item, ...]
     brief: bool = False
+    tight: bool = False
     total: int | None = None
     noun: str = "items"
 

@@ -21,6 +21,7 @@ from zprof.reports.pages.findings import build_finding_section, build_gap_sectio
 from zprof.reports.pages.head import build_modelled_notes, list_baseline_runs
 from zprof.reports.pages.ledger import build_ledger_section
 from zprof.reports.table import (
+    MAX_ROWS,
     UNKNOWN,
     Cell,
     Column,
@@ -71,7 +72,6 @@ _MEMORY_GATES = ("peak_memory", "untagged_ratio")
 
 def build_check_page(check: Check, report: Report) -> Page:
     """Build the page of a check; ``report``: the checked report."""
-    nothing = _has_checked_nothing(check)
     explanation_sections = (*build_difference_section(report), *build_ledger_section(report))
     explanation_sections += (
         *(build_finding_section(report) if report.findings else ()),
@@ -82,16 +82,12 @@ def build_check_page(check: Check, report: Report) -> Page:
         kind="zprof check",
         subject=check.run,
         head=(
-            VerdictBlock(
-                tone="inconclusive" if nothing else _TONES.get(check.outcome, "inconclusive"),
-                mark=MARKS[Outcome.SKIPPED if nothing else check.outcome],
-                text=format_outcome(check),
-            ),
+            build_verdict(check),
             Facts(rows=(("run", check.run), ("baseline", check.baseline or "none"))),
             *build_modelled_notes([report.run, *list_baseline_runs(report)]),
         ),
         sections=(
-            *make_section("gates", "Gates", "Measured values and their limits.", _build_gate_table(check)),
+            *make_section("gates", "Gates", "Measured values and their limits.", build_gate_table(check)),
             *_build_reason_sections(check),
             *make_section(
                 "notices",
@@ -107,7 +103,18 @@ def build_check_page(check: Check, report: Report) -> Page:
     )
 
 
-def _build_gate_table(check: Check) -> Table | None:
+def build_verdict(check: Check) -> VerdictBlock:
+    """Build the outcome of the check as the verdict of its page."""
+    nothing = _has_checked_nothing(check)
+    return VerdictBlock(
+        tone="inconclusive" if nothing else _TONES.get(check.outcome, "inconclusive"),
+        mark=MARKS[Outcome.SKIPPED if nothing else check.outcome],
+        text=format_outcome(check),
+    )
+
+
+def build_gate_table(check: Check, max_rows: int = MAX_ROWS) -> Table | None:
+    """Build the table of the gates, failures first."""
     return make_table(
         "Gates",
         (
@@ -118,6 +125,7 @@ def _build_gate_table(check: Check) -> Table | None:
             Column(title="outcome", kind=Kind.TEXT, wide=True),
         ),
         [_make_gate_row(result) for result in sort_by_severity(check)],
+        max_rows=max_rows,
         note=f"against baseline {check.baseline}" if check.baseline else "without a baseline",
         max_text_rows=_MAX_GATES,
         noun="gates, failures first",
@@ -381,7 +389,7 @@ def _describe_bound(row: LimitRow) -> str:
     return "the value is not exact"
 
 
-def name_causes(result: Check, report: Report) -> tuple[str, ...]:
+def select_causes(result: Check, report: Report) -> tuple[Finding, ...]:
     """Return the diagnosed causes of the failed gates: one for time or traffic, one for memory.
 
     Each is the first finding above low confidence. Empty if no gate failed.
@@ -392,7 +400,12 @@ def name_causes(result: Check, report: Report) -> tuple[str, ...]:
     of_time = [finding for finding in sure if finding.saving_ns[1] > 0]
     of_memory = [finding for finding in sure if finding.saving_bytes is not None]
     chosen = [*of_time[: not all(is_memory)], *of_memory[: any(is_memory)]]
-    return tuple(f"likely cause: {_describe_cause(finding)}" for finding in dict.fromkeys(chosen))
+    return tuple(dict.fromkeys(chosen))
+
+
+def name_causes(causes: Sequence[Finding]) -> tuple[str, ...]:
+    """Return one notice per cause of a failed check."""
+    return tuple(f"likely cause: {_describe_cause(finding)}" for finding in causes)
 
 
 def _describe_cause(finding: Finding) -> str:

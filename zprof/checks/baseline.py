@@ -34,9 +34,10 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.comparison import ComparedRow, ComparedValue
 from zprof.model.json_format import to_tree
 from zprof.model.memory import RankMemory
+from zprof.model.quantities import Bound
 from zprof.model.report import Report
 from zprof.model.tenants import BACKEND_SCRATCH, UNTAGGED_NAME, Tenant
-from zprof.model.time import CollectiveTime, StepTime, has_unsplit_wait
+from zprof.model.time import LEDGER_NAMES, CollectiveTime, StepTime, bound_over_ranks, has_unsplit_wait
 from zprof.run.files import open_plain
 from zprof.version import __version__
 
@@ -172,19 +173,25 @@ def _make_time(report: Report) -> TimeBaseline | None:
                 rank.wall_ns,
                 rank.exposed_wait_ns + rank.exposed_transfer_ns,
                 rank.collective_ns,
-                rank.exposed_wait_ns,
+                *(int(getattr(rank, term)) for term in LEDGER_NAMES),
             )
             for rank in steps[step]
         ]
         means.append([round(sum(column) / len(rows)) for column in zip(*rows, strict=True)])
-    wall, exposed, collective, wait = (tuple(column) for column in zip(*means, strict=True))
+    wall, exposed, collective, *terms = (tuple(column) for column in zip(*means, strict=True))
+    ledger = {
+        term: round(sum(column) / len(column)) for term, column in zip(LEDGER_NAMES, terms, strict=True)
+    }
+    bounds = {term: bound_over_ranks(ranks, term) for term in LEDGER_NAMES}
     return TimeBaseline(
         wall_ns=wall,
         exposed_ns=exposed,
         exposed_ratio=clamp_ratio(sum(exposed), sum(wall)),
         overlap_ratio=clamp_ratio(sum(collective) - sum(exposed), sum(collective)),
-        exposed_wait_ns=round(sum(wait) / len(wait)),
+        exposed_wait_ns=ledger["exposed_wait_ns"],
         collective_ns=collective,
+        ledger=ledger,
+        ledger_bounds={term: bound for term, bound in bounds.items() if bound is not Bound.EXACT},
         upper_bound=any(rank.upper_bound for rank in ranks),
         wait_lower_bound=has_unsplit_wait(ranks),
         missing_ranks=_list_missing_ranks(report, {rank.rank for rank in ranks}),
@@ -353,6 +360,11 @@ def _find_problems_in_time(time: TimeBaseline) -> Iterator[str]:
         yield "step lists of unequal length"
     waits = () if time.exposed_wait_ns is None else (time.exposed_wait_ns,)
     if not _are_plausible((*waits, *(value for entries in lists for value in entries))):
+        yield "times"
+    terms = time.ledger or {}
+    unknown_terms = {*terms, *time.ledger_bounds} - set(LEDGER_NAMES)
+    yield from (f'term "{_clip_text(name)}" of the step' for name in sorted(unknown_terms))
+    if not _are_plausible(tuple(terms.values())):
         yield "times"
     if any(exposed > wall for exposed, wall in zip(time.exposed_ns, time.wall_ns, strict=False)):
         yield "a step whose exposed time exceeds its duration"

@@ -107,9 +107,9 @@ class CheckCommand:
             config=arguments.config,
             flags=[*_read_gate_flags(arguments), *map(_read_tenant_flag, arguments.tenant)],
         )
-        run, check = _run_check(arguments, limits)
-        write_outputs(check, run.report, outputs)
-        return check.exit_code
+        checked = _run_check(arguments, limits)
+        write_outputs(checked, outputs)
+        return checked.check.exit_code
 
 
 def _working_directory() -> Path:
@@ -121,10 +121,12 @@ def _working_directory() -> Path:
         raise BadInput(reason, hint="change to an existing folder") from None
 
 
-def _run_check(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[MeasuredRun, Check]:
+def _run_check(arguments: argparse.Namespace, limits: Sequence[Limit]) -> "Checked":
     from zprof.checks.check import check
     from zprof.checks.config import adapt_to_device
-    from zprof.reports.pages.check import name_causes
+    from zprof.reports.formats import Checked
+    from zprof.reports.pages.check import name_causes, select_causes
+    from zprof.reports.pages.findings import find_first_confident
 
     baseline, notices = _find_baseline(arguments)
     run = measure_run(arguments.run, arguments)
@@ -138,8 +140,16 @@ def _run_check(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[
         baseline_file=arguments.baseline,
     )
     notices += _explain_downgraded(limits, result)
-    causes = name_causes(result, _diagnose_failure(arguments, run)) if result.exit_code == 1 else ()
-    return run, replace(result, notices=(*causes, *result.notices, *notices))
+    has_failed = result.exit_code == 1
+    causes = select_causes(result, _diagnose_failure(arguments, run)) if has_failed else ()
+    first = None if has_failed else find_first_confident(run.report.findings)
+    return Checked(
+        check=replace(result, notices=(*name_causes(causes), *result.notices, *notices)),
+        report=run.report,
+        baseline=baseline,
+        current=run.baseline(),
+        causes=causes if first is None else (first,),
+    )
 
 
 def _diagnose_failure(arguments: argparse.Namespace, run: MeasuredRun) -> "Report":
@@ -243,8 +253,8 @@ def add_check_outputs(parser: argparse.ArgumentParser) -> None:
         "-f",
         "--format",
         metavar="FORMAT",
-        choices=(*PAGE_FORMATS, "junit", "sarif", "github"),
-        help="text, json, md, html, junit, sarif or github (default: text)",
+        choices=(*PAGE_FORMATS, "junit", "sarif", "github", "comment"),
+        help="text, json, md, html, junit, sarif, github or comment (default: text)",
     )
     group.add_argument(
         "-o",
@@ -258,6 +268,12 @@ def add_check_outputs(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--junit", metavar="FILE", type=Path, help="write JUnit XML to FILE")
     group.add_argument("--sarif", metavar="FILE", type=Path, help="write SARIF to FILE")
+    group.add_argument(
+        "--comment",
+        metavar="FILE",
+        type=Path,
+        help="write the comment of a pull request to FILE: Markdown of at most 60 lines",
+    )
     group.add_argument(
         "--github",
         action="store_true",
@@ -285,8 +301,8 @@ def choose_outputs(arguments: argparse.Namespace, environment: Mapping[str, str]
     files = [(_choose_format(path, arguments.format), path) for path in arguments.output]
     files += [
         (by_name(name, CHECKS), path)
-        for name, path in (("junit", arguments.junit), ("sarif", arguments.sarif))
-        if path is not None
+        for name in ("junit", "sarif", "comment")
+        if (path := getattr(arguments, name)) is not None
     ]
     check_output_targets([path for _, path in files], force=arguments.force)
     return Outputs(
@@ -297,7 +313,7 @@ def choose_outputs(arguments: argparse.Namespace, environment: Mapping[str, str]
     )
 
 
-def write_outputs(check: Check, report: "Report", outputs: Outputs) -> None:
+def write_outputs(checked: "Checked", outputs: Outputs) -> None:
     """Write all outputs, stdout first.
 
     Raises:
@@ -306,10 +322,10 @@ def write_outputs(check: Check, report: "Report", outputs: Outputs) -> None:
     from zprof.reports.layout import WIDTH, page_columns
 
     for output_format in outputs.stdout_formats:
-        print_document((check, report), output_format)
+        print_document(checked, output_format)
     for output_format, path in outputs.files:
         with page_columns(WIDTH):
-            document = output_format.render((check, report))
+            document = output_format.render(checked)
         write_document(document, path, force=outputs.force)
     if outputs.summary is not None:
         # Append Markdown to GitHub's step summary; a failure prints a note and does not change the outcome.
@@ -317,7 +333,7 @@ def write_outputs(check: Check, report: "Report", outputs: Outputs) -> None:
 
         try:
             with outputs.summary.open("ab") as file:
-                markdown = by_name("md", CHECKS).render((check, report))
+                markdown = by_name("md", CHECKS).render(checked)
                 file.write(markdown.encode("utf-8", errors="backslashreplace"))
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "an invalid path"

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from zprof.model.quantities import Bound
+
 BASELINE_SCHEMA = "zprof.baseline/1"
 
 
@@ -64,7 +66,9 @@ class TimeBaseline(Struct, frozen=True, kw_only=True):
       exposed_ratio = sum(exposed) / sum(wall)          overlap_ratio = 1 - sum(exposed) / sum(collective)
 
     ``exposed_wait_ns``: mean per step. ``upper_bound``: the exposed times are upper bounds.
-    ``wait_lower_bound``: the waits are lower bounds. ``missing_ranks`` were not timed.
+    ``wait_lower_bound``: the waits are lower bounds. ``missing_ranks`` were not timed. ``ledger``: terms of
+    the mean step by name (``compute_ns``, …), None in files of an older zprof; ``ledger_bounds``: of the
+    terms that are not exact.
     """
 
     wall_ns: tuple[int, ...]
@@ -73,6 +77,8 @@ class TimeBaseline(Struct, frozen=True, kw_only=True):
     overlap_ratio: float | None
     exposed_wait_ns: int | None
     collective_ns: tuple[int, ...] = ()
+    ledger: Mapping[str, int] | None = None
+    ledger_bounds: Mapping[str, Bound] = field(default_factory=dict)
     upper_bound: bool = False
     wait_lower_bound: bool = False
     missing_ranks: tuple[int, ...] = ()

@@ -184,3 +184,18 @@ def test_a_path_steers_no_terminal(call: Call, runs: Path, repository: Path) -> 
     assert not [line for line in out.splitlines() if line.startswith("::error")]
     code, out, err = call("check", hostile, "--baseline", "none\x1b[2J\n::error::.json", "--github")
     assert (code, out, err.isprintable() or err.count("\n") == 1, "\x1b" in err) == (2, "", True, False)
+
+
+@pytest.mark.parametrize("baseline", ["RUNS/good.json", "RUNS/good.zprof"])
+def test_the_comment_of_a_pull_request_is_written(call: Call, tmp_path: Path, baseline: str) -> None:
+    """It has the change of the step by term, whether the baseline is a file or a run."""
+    code, out, _ = call("check", "RUNS/chatty.zprof", "--baseline", baseline, "--comment", "comment.md")
+    text = (tmp_path / "comment.md").read_text()
+    assert code == 1
+    assert "✗" in out
+    assert text.startswith("## ✗ zprof check")
+    assert len(text.splitlines()) <= 60
+    row = next(line for line in text.splitlines() if line.startswith("| exposed transfer |"))
+    assert "+" in row
+    assert " - " not in row
+    assert call("check", "RUNS/chatty.zprof", "--baseline", baseline, "-f", "comment")[1] == text

@@ -23,6 +23,7 @@ from zprof.reports.formats import CHECKS as CHECK_FORMATS
 from zprof.reports.formats import (
     COMPARISONS,
     FORMATS,
+    Checked,
     by_name,
     by_path,
     format_names,
@@ -126,7 +127,7 @@ def test_the_same_figures_stand_in_every_output() -> None:
         visible(render_page_markdown(build_check_page(found, slower()))),
     )
     numbers = junit_schema.properties(render_junit(found, slower()))
-    tree = json.loads(by_name("json", CHECK_FORMATS).render((found, slower())))
+    tree = json.loads(by_name("json", CHECK_FORMATS).render(Checked(check=found, report=slower())))
     for result, entry in zip(found.results, tree["results"], strict=True):
         for name in ("value", "baseline", "allowed"):
             shown = format_value(Value(number=entry[name], unit=result.limit.unit), "-")

@@ -6,13 +6,15 @@
 import pytest
 from msgspec.structs import replace
 
+from tests.support.comments import checked
 from tests.support.golden import hold, without_pages
 from tests.support.html_pages import without_assets
 from tests.support.judged_checks import CHECKS
 from tests.support.report_pages import PAGES, RENDERERS
 from tests.support.reports import slower
 from zprof.reports.formats import CHECKS as CHECK_FORMATS
-from zprof.reports.formats import by_name
+from zprof.reports.formats import Checked, by_name
+from zprof.reports.pages.check_comment import render_check_comment
 
 #: Pages that are only another choice of the blocks that others have.
 _TEXT_ONLY = (
@@ -44,5 +46,9 @@ def test_report_for_ci(name: str, suffix: str) -> None:
     ("name", "suffix"), [("junit", "xml"), ("sarif", "sarif"), ("github", "github"), ("json", "json")]
 )
 def test_check_for_ci(name: str, suffix: str) -> None:
-    document = by_name(name, CHECK_FORMATS).render((CHECKS["failed"], slower()))
+    document = by_name(name, CHECK_FORMATS).render(Checked(check=CHECKS["failed"], report=slower()))
     hold(f"ci/check.{suffix}", without_pages(document) if name == "sarif" else document)
+
+
+def test_comment_of_a_check() -> None:
+    hold("ci/comment.md", render_check_comment(checked()))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.support import diagnosis_reports, junit_schema, plans, sarif_schema
+from tests.support import comments, diagnosis_reports, junit_schema, plans, sarif_schema
 from tests.support.hostile_names import NAMES, poisoned
 from tests.support.html_pages import Parsed, without_assets
 from tests.support.judged_checks import CHECKS
@@ -29,6 +29,7 @@ from zprof.reports.html import build_chart_data
 from zprof.reports.layout import escape_log_line, escape_prose, format_code, format_code_block, format_command
 from zprof.reports.page import AreaChart, AxisMark, Page, Paragraph, Section, Series, VerdictBlock
 from zprof.reports.pages.check import build_check_page
+from zprof.reports.pages.check_comment import build_comment_page
 from zprof.reports.pages.compare import build_compare_page
 from zprof.reports.pages.diagnosis import build_diagnosis_page
 from zprof.reports.pages.plan import build_plan_page
@@ -45,12 +46,13 @@ OWN_ATTRIBUTES = ("class", "id", "href", "scope", "role", "type", "name", "lang"
 
 
 def compare_page(name: str) -> Page:
-    """Two runs; the units of rows stay zprof's own."""
+    """Two runs; the units and leaves of rows stay zprof's own."""
     kept = both_runs()
     found = poisoned(kept, name)
     sections = [
         replace(theirs, rows=tuple(
-            replace(row, unit=was.unit) for row, was in zip(theirs.rows, ours.rows, strict=True)
+            replace(row, unit=was.unit, leaf=was.leaf)
+            for row, was in zip(theirs.rows, ours.rows, strict=True)
         ))
         for theirs, ours in zip(found.sections, kept.sections, strict=True)
     ]  # fmt: skip
@@ -82,6 +84,7 @@ PAGES: dict[str, Callable[[str], Page]] = {
         for make in (slower, straggler, trace, memory_only)
     },
     "check": lambda name: build_check_page(poisoned(CHECKS["failed"], name), poisoned(slower(), name)),
+    "comment": lambda name: build_comment_page(comments.poisoned_check(name)),
     "diagnosis": lambda name: build_diagnosis_page(poisoned(diagnosis_reports.larger_batch(), name)),
     "plan": lambda name: build_plan_page(poisoned(plans.full(), name), everything=True),
     "whatif": lambda name: build_whatif_page(
