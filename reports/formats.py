@@ -14,6 +14,7 @@ from zprof.model.findings import Finding
 from zprof.model.json_format import to_json
 from zprof.model.plan import Plan
 from zprof.model.report import Report, WhatIf
+from zprof.model.step_overview import StepOverview
 from zprof.reports.page import Page
 
 Document = TypeVar("Document")
@@ -66,10 +67,10 @@ def render_page_html(page: Page) -> str:
     return render_html(page)
 
 
-def _make_report_page(report: Report) -> Page:
+def _make_report_page(report: Report, overview: StepOverview | None = None) -> Page:
     from zprof.reports.pages.report import build_report_page
 
-    return build_report_page(report)
+    return build_report_page(report, overview)
 
 
 def _make_diagnosis_page(report: Report) -> Page:
@@ -145,9 +146,12 @@ def _render_check_comment(checked: Checked) -> str:
 
 
 def _make_formats(
-    make_page: Callable[[Document], Page], *, json: Callable[[Document], str] = to_json
+    make_page: Callable[[Document], Page],
+    *,
+    json: Callable[[Document], str] = to_json,
+    make_html_page: Callable[[Document], Page] | None = None,
 ) -> tuple[Format[Document], ...]:
-    """Return the formats that every page supports."""
+    """Return the formats that every page supports; ``make_html_page``: if HTML shows more."""
     return (
         Format(
             name="text",
@@ -164,17 +168,24 @@ def _make_formats(
         Format(
             name="html",
             suffixes=(".html", ".htm"),
-            render=lambda document: render_page_html(make_page(document)),
+            render=lambda document: render_page_html((make_html_page or make_page)(document)),
         ),
     )
 
 
-FORMATS: tuple[Format[Report], ...] = (
-    *_make_formats(_make_report_page),
-    Format(name="svg", suffixes=(".svg",), render=_render_svg),
-    Format(name="junit", suffixes=(".xml",), render=_render_junit),
-    Format(name="sarif", suffixes=(".sarif",), render=_render_sarif),
-)
+def make_report_formats(read_overview: Callable[[], StepOverview | None]) -> tuple[Format[Report], ...]:
+    """Return the formats of a report; ``read_overview`` is called for HTML only, which draws the step."""
+    return (
+        *_make_formats(
+            _make_report_page, make_html_page=lambda report: _make_report_page(report, read_overview())
+        ),
+        Format(name="svg", suffixes=(".svg",), render=_render_svg),
+        Format(name="junit", suffixes=(".xml",), render=_render_junit),
+        Format(name="sarif", suffixes=(".sarif",), render=_render_sarif),
+    )
+
+
+FORMATS = make_report_formats(lambda: None)
 DIAGNOSES: tuple[Format[Report], ...] = _make_formats(_make_diagnosis_page)
 PLANS: tuple[Format[Plan], ...] = _make_formats(_make_plan_page)
 #: Text with all assumptions in full; the other formats always have them in full.

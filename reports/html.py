@@ -22,7 +22,8 @@ from msgspec.structs import replace
 
 from zprof.base.formatting import printable, shorten
 from zprof.model.quantities import Value, format_value
-from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page
+from zprof.model.step_overview import OverviewLane
+from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page, StepChart
 from zprof.reports.table import MAX_ROWS, UNKNOWN, Cell, Marked, Table
 from zprof.reports.text import format_omission, select_rows
 
@@ -38,21 +39,27 @@ _SELECTOR_COMMA = re.compile(r",(?![^(]*\))")
 
 
 def render_html(page: Page) -> str:
-    """Return the page, with a script only if it has a memory timeline."""
-    blocks = (block for section in page.sections for block in section.blocks)
-    chart = next((block for block in blocks if isinstance(block, AreaChart)), None)
-    style, script = _read_file("style.css"), "" if chart is None else _read_file("script.js")
-    template = make_environment().get_template("page.html.j2")
-    # The Content-Security-Policy; an empty script allows no script.
-    text = template.render(
-        page=page,
-        style=Markup(style),
-        script=Markup(script),
-        data="" if chart is None else build_chart_data(chart),
-        policy=(
-            f"default-src 'none'; script-src {_format_source(script)}; style-src {_format_source(style)}; "
-            "img-src data:; base-uri 'none'; form-action 'none'"
-        ),
+    """Return the page, with a script only for the charts that it has."""
+    scripts = []
+    for block in (block for section in page.sections for block in section.blocks):
+        if isinstance(block, AreaChart):
+            scripts.append(("timeline-data", build_chart_data(block), Markup(_read_file("script.js"))))
+        elif isinstance(block, StepChart):
+            scripts.append(("step-data", build_step_data(block), Markup(_read_file("step_chart.js"))))
+    style = _read_file("style.css")
+    sources = " ".join(_format_source(script) for _, _, script in scripts) or "'none'"
+    text = (
+        make_environment()
+        .get_template("page.html.j2")
+        .render(
+            page=page,
+            style=Markup(style),
+            scripts=scripts,
+            policy=(
+                f"default-src 'none'; script-src {sources}; style-src {_format_source(style)}; "
+                "img-src data:; base-uri 'none'; form-action 'none'"
+            ),
+        )
     )
     return text.rstrip("\n") + "\n"
 
@@ -125,6 +132,74 @@ def build_chart_data(chart: AreaChart) -> Markup:
         "phases": chart.phases_ms,
         "peak": (chart.peak_ms, chart.peak.text),
     }
+    return _dump_data(tree)
+
+
+def build_step_data(chart: StepChart) -> Markup:
+    """Return the slices of a step chart as JSON that cannot close its script element.
+
+    A lane's slices are flat: kind, time since the end of the slice before, length, and message since the
+    message before. A message: kind, bytes (-1 if unknown), start, length, last rank (-1 if unknown).
+    """
+    overview = chart.overview
+    words: dict[str, int] = {}
+
+    def number(word: str) -> int:
+        return words.setdefault(_shorten(word), len(words))
+
+    rows = [
+        {
+            "name": _shorten(row.name),
+            "rank": entry.rank,
+            "lanes": [
+                {
+                    "name": _shorten(lane.full_name),
+                    "top": lane.top,
+                    "height": lane.height,
+                    "slices": _pack_slices(source),
+                }
+                for lane, source in zip(row.lanes, entry.lanes, strict=True)
+            ],
+            "messages": [
+                value
+                for message in entry.messages
+                for value in (
+                    number(message.kind),
+                    -1 if message.bytes is None else message.bytes,
+                    message.start_ns,
+                    message.length_ns,
+                    -1 if message.last_rank is None else message.last_rank,
+                )
+            ],
+            "phases": [[start_ns, number(name)] for start_ns, name in entry.phases],
+        }
+        for row, entry in zip(chart.rows, overview.rows, strict=True)
+    ]
+    tree = {
+        "length": overview.length_ns,
+        "kinds": [[entry.colour, entry.name] for entry in chart.legend],
+        "rows": rows,
+        "arrows": [
+            (each.start_ns, each.arrival_ns, drawn.start_top, drawn.end_top, _shorten(drawn.text))
+            for each, drawn in zip(overview.arrows, chart.arrows, strict=True)
+        ],
+        "words": list(words),
+    }
+    return _dump_data(tree)
+
+
+def _pack_slices(lane: OverviewLane) -> list[int]:
+    packed: list[int] = []
+    end = message = 0
+    for kind, start, length, number in zip(
+        lane.kinds, lane.starts_ns, lane.lengths_ns, lane.messages, strict=True
+    ):
+        packed += (kind, start - end, length, number - message)
+        end, message = start + length, number
+    return packed
+
+
+def _dump_data(tree: object) -> Markup:
     text = json.dumps(tree, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -133,8 +208,6 @@ def build_chart_data(chart: AreaChart) -> Markup:
 
 def _format_source(text: str) -> str:
     """Return the source expression that allows exactly this inline element."""
-    if not text:
-        return "'none'"
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
@@ -145,7 +218,7 @@ def _read_file(name: str) -> str:
 def render_html_fragment(page: Page) -> str:
     """Return the page's style, verdict and sections as one element."""
     sections = (
-        replace(section, blocks=tuple(b for b in section.blocks if not isinstance(b, AreaChart)))
+        replace(section, blocks=tuple(b for b in section.blocks if not isinstance(b, AreaChart | StepChart)))
         for section in page.sections
     )
     page = replace(page, sections=tuple(section for section in sections if section.blocks))

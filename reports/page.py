@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from zprof.model.step_overview import StepOverview
 from zprof.reports.table import MAX_TEXT_ROWS, Table
 
 #: Anchor of the section on gaps.
@@ -272,8 +273,54 @@ class LineChart(Struct, frozen=True, kw_only=True):
     y_title: str
 
 
+class StepLane(Struct, frozen=True, kw_only=True):
+    """A lane of a step chart: its place in px, and an SVG path for each kind of slice."""
+
+    name: str
+    full_name: str
+    top: int
+    height: int
+    paths: tuple[tuple[str, str], ...]
+
+
+class StepRow(Struct, frozen=True, kw_only=True):
+    """A rank of a step chart: its place in px, what is said of it, its lanes."""
+
+    name: str
+    notes: tuple[str, ...]
+    top: int
+    lanes: tuple[StepLane, ...]
+
+
+class StepArrow(Struct, frozen=True, kw_only=True):
+    """An arrow from a wait to the arrival that ended it: x in percent, y in px, and what it says."""
+
+    start: float
+    start_top: int
+    end: float
+    end_top: int
+    text: str
+
+
+class StepChart(Struct, frozen=True, kw_only=True):
+    """One step of all ranks: a coarse drawing in a view box 1000 wide, and the slices to read and zoom.
+
+    ``rows`` match ``overview.rows``; ``waits``: the longest waits as sentences.
+    """
+
+    title: str
+    rows: tuple[StepRow, ...]
+    arrows: tuple[StepArrow, ...]
+    marks: tuple[AxisMark, ...]
+    height: int
+    legend: tuple[LegendEntry, ...]
+    waits: tuple[str, ...]
+    notes: tuple[str, ...]
+    overview: StepOverview
+
+
 Text = VerdictBlock | Paragraph | Note | Code | ItemList | KeyFigures | Facts | Table | Card
-Drawing = Bars | HeatMap | AreaChart | LineChart | Icicle
+Drawing = Bars | HeatMap | AreaChart | LineChart | Icicle | StepChart
 Block = Text | Drawing
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from zprof.model.cursor import Cursor, get, read
 from zprof.model.quantities import Unit
 from zprof.model.report import Report, SecondOpinion
+from zprof.model.step_overview import StepOverview
 from zprof.model.time import LEDGER_NAMES, Alignment
 from zprof.reports.page import Page, Section, make_section
 from zprof.reports.pages.collectives import (
@@ -33,6 +34,7 @@ from zprof.reports.pages.memory_timeline import build_timeline_section
 from zprof.reports.pages.parallelism import build_parallelism_section
 from zprof.reports.pages.ranks import build_rank_section
 from zprof.reports.pages.slowdown import build_slowdown_section
+from zprof.reports.pages.step_chart import build_step_section
 from zprof.reports.pages.whatif import build_outlook_sections
 from zprof.reports.table import (
     MAX_ROWS,
@@ -59,8 +61,8 @@ _WAITS = ("host_wait_ns", "kernel_wait_ns", "other_ns")
 _NOTE = "Each rank on its own: a collective on the path includes the time it waits for other ranks."
 
 
-def build_report_page(report: Report) -> Page:
-    """Return all sections with content.
+def build_report_page(report: Report, overview: StepOverview | None = None) -> Page:
+    """Return all sections with content; ``overview``: the step of all ranks to draw.
 
     Short outputs include time details if the report has no memory, and vice versa.
     """
@@ -73,6 +75,7 @@ def build_report_page(report: Report) -> Page:
             *build_ending_section(report),
             *build_finding_section(report),
             *build_hang_section(report),
+            *build_step_section(report.time, overview),
             *build_ledger_section(report),
             *build_parallelism_section(report),
             *build_slowdown_section(report.time),

@@ -1,8 +1,11 @@
-"""Cache finished reports, so the same question about the same recording is not computed again.
+"""Cache finished reports, and the steps drawn beside them.
+
+So the same question about the same recording is not computed again.
 
 The key of a report is a hash of the question (command, options, stated facts), of zprof's own code, and of
 the content of the run and its baseline: their manifests, which have the checksum of each table, and size and
-time of each file. A cached file is decoded only as a ``Report``; a file that cannot be decoded is ignored.
+time of each file. A cached file is decoded only as the type that is asked for; a file that cannot be decoded
+is ignored.
 """
 
 import hashlib
@@ -10,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +28,7 @@ from zprof.cache.folder import (
 )
 from zprof.model.cache import CacheKind
 from zprof.model.report import Report
+from zprof.model.step_overview import StepOverview
 from zprof.model.time import WindowPolicy
 from zprof.run.files import open_plain, write_atomically
 from zprof.run.reader import Run
@@ -32,6 +37,7 @@ from zprof.version import __version__
 #: Any value other than 0 turns the report cache off.
 SWITCH = "ZPROF_NO_CACHE"
 _MAX_REPORT_BYTES = 64 << 20
+Kept = TypeVar("Kept", Report, StepOverview)
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -46,12 +52,20 @@ class Question(Struct, frozen=True, kw_only=True):
 def answer(question: Question, make: Callable[[], Report]) -> Report:
     """Return the cached report of the question, or else call ``make`` and cache its report."""
     path = find_report_file(question)
-    kept = recall(path)
-    if kept is not None:
-        return kept
-    report = make()
-    keep(report, path)
-    return report
+    kept = recall(path, Report)
+    if kept is None:
+        kept = make()
+        keep(kept, path)
+    return kept
+
+
+def recall_overview(question: Question, make: Callable[[], StepOverview | None]) -> StepOverview | None:
+    """Return the cached step of all ranks, or else call ``make`` and cache its step, if it has any."""
+    path = find_report_file(question)
+    kept = recall(path, StepOverview)
+    if kept is None and (kept := make()) is not None:
+        keep(kept, path)
+    return kept
 
 
 def ask_diagnosis(
@@ -85,8 +99,8 @@ def find_report_file(question: Question) -> Path | None:
     return root / CacheKind.REPORTS / f"{key}{REPORT_SUFFIX}"
 
 
-def recall(path: Path | None) -> Report | None:
-    """Return the report cached in a file; None if the file is missing or damaged."""
+def recall(path: Path | None, kind: type[Kept]) -> Kept | None:
+    """Return the value of this type cached in a file; None if the file is missing or damaged."""
     if path is None or not is_owned_by_user(path.parent) or not is_owned_by_user(path):
         return None
     try:
@@ -94,18 +108,18 @@ def recall(path: Path | None) -> Report | None:
             content = file.read(_MAX_REPORT_BYTES + 1)
         if len(content) > _MAX_REPORT_BYTES:
             return None
-        report = msgspec.msgpack.decode(content, type=Report)
+        kept = msgspec.msgpack.decode(content, type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     mark_as_used(path)
-    return report
+    return kept
 
 
-def keep(report: Report, path: Path | None) -> None:
-    """Cache a report in a file; an unwritable cache is not an error."""
+def keep(value: Report | StepOverview, path: Path | None) -> None:
+    """Cache a value in a file; an unwritable cache is not an error."""
     if path is None:
         return
-    content = msgspec.msgpack.encode(report, enc_hook=_encode_scalar)
+    content = msgspec.msgpack.encode(value, enc_hook=_encode_scalar)
     if len(content) > _MAX_REPORT_BYTES:
         return
     with suppress(OSError):

@@ -1,6 +1,7 @@
 """``zprof report``: write the full report of a run."""
 
 import argparse
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,9 @@ from zprof.cli.shared_options import (
 )
 
 if TYPE_CHECKING:
+    from zprof.analysis.analysis import RunAnalysis
     from zprof.model.report import Report
+    from zprof.model.step_overview import StepOverview
     from zprof.run.reader import Run
 
 
@@ -59,13 +62,77 @@ class ReportCommand:
         """Diagnose the run and write the report."""
         if not arguments.output:  # else what is wrong with the files comes first
             refuse_missing(arguments.run, arguments.baseline)
-        from zprof.reports.formats import FORMATS
+        from zprof.reports.formats import make_report_formats
 
-        render_to(arguments, FORMATS, lambda: _diagnose_run(arguments))
+        opened: list[RunReport] = []
+
+        def measure() -> "Report":
+            opened.append(_open_run(arguments))
+            return _measure(opened[0], arguments)
+
+        render_to(arguments, make_report_formats(lambda: opened[0].read_overview()), measure)
         return 0
 
 
-def _diagnose_run(arguments: argparse.Namespace) -> "Report":
+class RunReport:
+    """The whole report on a run, or only its ``time`` or ``memory``, and the step drawn beside it.
+
+    Both come from the cache if possible; the run is analysed once at most.
+    """
+
+    def __init__(
+        self, run: "Run", baseline: "Run | None", options: MeasuringOptions, only: str | None = None
+    ) -> None:
+        self.run, self._baseline, self._options, self._only = run, baseline, options, only
+
+    def read_report(self) -> "Report":
+        """Return the report.
+
+        Raises:
+            BadInput: A recording is damaged.
+        """
+        from zprof.cache.reports import Question, answer
+
+        command = f"report {self._only or 'all'}"
+        question = Question(command=command, run=self.run, baseline=self._baseline, options={**self._options})
+        return answer(question, self._diagnose)
+
+    def read_overview(self) -> "StepOverview | None":
+        """Return the step of all ranks; None if no step was timed, or only the memory is reported.
+
+        Raises:
+            BadInput: A recording is damaged.
+        """
+        from zprof.cache.reports import Question, recall_overview
+
+        def build() -> "StepOverview | None":
+            from zprof.analysis.step_timeline.overview import build_step_overview
+
+            return build_step_overview(self._analysis)
+
+        if self._only == "memory":
+            return None
+        question = Question(command="step", run=self.run, options={"policy": self._options["policy"]})
+        return recall_overview(question, build)
+
+    @cached_property
+    def _analysis(self) -> "RunAnalysis":
+        from zprof.analysis.analysis import analyse, analyse_time_only
+
+        measure = analyse_time_only if self._only == "time" else analyse
+        return measure(self.run, self._options["policy"])
+
+    def _diagnose(self) -> "Report":
+        from zprof.diagnosis.diagnose import diagnose, diagnose_memory, diagnose_time
+        from zprof.planner.whatif import add_outlook
+
+        if self._only == "memory":
+            return diagnose_memory(self.run, self._baseline)
+        judge = diagnose_time if self._only == "time" else diagnose
+        return add_outlook(judge(self._analysis, self._baseline, **self._options), self._analysis)
+
+
+def _open_run(arguments: argparse.Namespace) -> RunReport:
     if arguments.hta and arguments.only == "memory":
         raise BadInput("--hta does not analyze memory", hint="remove --hta or --only memory")
     if arguments.hta:
@@ -74,39 +141,14 @@ def _diagnose_run(arguments: argparse.Namespace) -> "Report":
         require_extra(Extra.HTA, "--hta")
     run, baseline = open_run_and_baseline(arguments)
     run = run.described(add_stated_facts(arguments, run.manifest.training, run.manifest.world_size))
-    options = read_measuring_options(arguments)
-    report = make_report(run, baseline, options, arguments.only)
+    return RunReport(run, baseline, read_measuring_options(arguments), arguments.only)
+
+
+def _measure(opened: RunReport, arguments: argparse.Namespace) -> "Report":
+    report = opened.read_report()
     if arguments.only is None:
         refuse_unmeasured(report)
-    return _add_hta(report, run.path) if arguments.hta else report
-
-
-def make_report(
-    run: "Run", baseline: "Run | None", options: MeasuringOptions, only: str | None = None
-) -> "Report":
-    """Return the whole report on a run, or only ``time`` or ``memory``; from the cache if possible.
-
-    Raises:
-        BadInput: A recording is damaged.
-    """
-    from zprof.cache.reports import Question, answer
-
-    question = Question(command=f"report {only or 'all'}", run=run, baseline=baseline, options={**options})
-    return answer(question, lambda: _measure(run, baseline, only, options))
-
-
-def _measure(run: "Run", baseline: "Run | None", only: str | None, options: MeasuringOptions) -> "Report":
-    from zprof.analysis.analysis import analyse, analyse_time_only
-    from zprof.diagnosis.diagnose import diagnose, diagnose_memory, diagnose_time
-    from zprof.planner.whatif import add_outlook
-
-    if only == "memory":
-        return diagnose_memory(run, baseline)
-    if only == "time":
-        analysis = analyse_time_only(run, options["policy"])
-        return add_outlook(diagnose_time(analysis, baseline, **options), analysis)
-    analysis = analyse(run, options["policy"])
-    return add_outlook(diagnose(analysis, baseline, **options), analysis)
+    return _add_hta(report, opened.run.path) if arguments.hta else report
 
 
 def _add_hta(report: "Report", run: Path) -> "Report":

@@ -59,10 +59,10 @@ class TuiCommand:
         theme = _check_theme(arguments.theme)
         if not console.are_terminals(sys.stdin, sys.stdout) or os.environ.get("TERM") == "dumb":
             run, baseline = _open_runs(arguments)
-            from zprof.cli.report import make_report
+            from zprof.cli.report import RunReport
             from zprof.reports.pages.report import build_report_page
 
-            console.print_page(build_report_page(make_report(run, baseline, options)))
+            console.print_page(build_report_page(RunReport(run, baseline, options).read_report()))
             return 0
         if is_live(arguments):
             code, opens_run = show_live(arguments, theme)

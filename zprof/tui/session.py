@@ -111,7 +111,7 @@ def load(request: RunRequest, progress: Progress) -> LoadedRun:
     run = request.opener(request.path)
     question = ask_diagnosis(run, None, request.expected_bus_bytes_per_s, request.policy)
     file = find_report_file(question) if request.baseline is None else None
-    kept = recall(file)
+    kept = recall(file, Report)
     if kept is not None:
         return LoadedRun(run=run, report=kept, pending=PendingAnalysis(lambda: _analyse(run, request.policy)))
     progress(f"measuring {describe_run(run).name}: {len(run.ranks)} ranks")

@@ -94,7 +94,7 @@ def build_step_model(run: Run, analysis: RunAnalysis, rank: int, step: int) -> S
         BadInput: the events table is damaged.
     """
     tracks = find_tracks(analysis, rank)
-    begin, end = _find_step_span(tracks, step)
+    begin, end = find_step_span(tracks, step)
     table = run.table(rank, "events", _COLUMNS)
     collective_rows = run.table(rank, "collectives", ("start_ns", "end_ns", "stream"))
     classified = classify_events(table, collective_rows)
@@ -148,7 +148,12 @@ def find_tracks(analysis: RunAnalysis, rank: int) -> RankTracks:
     raise MissingData(f"no timing was recorded for rank {rank}", hint=_list_known("timed ranks", timed))
 
 
-def _find_step_span(tracks: RankTracks, step: int) -> tuple[int, int]:
+def find_step_span(tracks: RankTracks, step: int) -> tuple[int, int]:
+    """Return the start and end of a rank's step on the common clock.
+
+    Raises:
+        MissingData: the rank has no timing for the step.
+    """
     for number, begin, end in zip(
         *(column.tolist() for column in (tracks.steps.number, tracks.steps.begin_ns, tracks.steps.end_ns)),
         strict=True,

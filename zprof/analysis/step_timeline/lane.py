@@ -54,6 +54,11 @@ class Cover(Struct, frozen=True, eq=False):
     covered_before: Floats
 
     @property
+    def spans(self) -> Intervals:
+        """The disjoint intervals."""
+        return self.edges.astype(np.int64).reshape(-1, 2)
+
+    @property
     def length_ns(self) -> int:
         """Total covered length."""
         return int(self.covered_before[-1]) if len(self.covered_before) else 0
