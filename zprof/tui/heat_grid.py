@@ -27,6 +27,13 @@ _FENCE_FACTOR = 3.0
 _MIN_FENCE_RATIO = 0.02
 
 
+class Cursor(Struct, frozen=True, kw_only=True):
+    """A position in a grid: row and column."""
+
+    row: int = 0
+    column: int = 0
+
+
 class HeatGrid(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """One metric of all ranks and steps.
 
@@ -84,6 +91,13 @@ class HeatGrid(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         min_difference = self.floor.number if self.floor and self.floor.number else 0.0
         return float(high + max(_FENCE_FACTOR * (high - low), _MIN_FENCE_RATIO * abs(high), min_difference))
 
+    def find_outlier(self) -> Cursor | None:
+        """Return the position of the largest number if it is an outlier."""
+        position = _find_extremum(np.nanargmax, self.values) if self.is_known else None
+        if position is None or self.values[position] <= self.fence:
+            return None
+        return Cursor(row=position[0], column=position[1])
+
 
 def _find_extremum(find: Any, values: Floats) -> tuple[int, int]:
     row, column = np.unravel_index(find(values), values.shape)
@@ -136,14 +150,8 @@ def quantize(values: Floats, low: float, high: float, count: int) -> Int64s:
     return np.where(known, levels, -1)
 
 
-_MAX_CELL_WIDTH = 6
-
-
-class Cursor(Struct, frozen=True, kw_only=True):
-    """A position in a grid: row and column."""
-
-    row: int = 0
-    column: int = 0
+#: Width of a cell with its number, and the most for a cell without.
+NUMBER_CELL_WIDTH, _MAX_CELL_WIDTH = 14, 6
 
 
 class HeatPage(Struct, frozen=True, kw_only=True, eq=False):
@@ -186,6 +194,12 @@ class HeatPage(Struct, frozen=True, kw_only=True, eq=False):
         is_inside = 0 <= row < len(self.rows) - 1 and 0 <= column < len(self.columns) - 1
         return Cursor(row=int(self.rows[row]), column=int(self.columns[column])) if is_inside else None
 
+    def cell_text(self, row: int, column: int) -> str:
+        """Return the worst number of a cell of the page if cells are wide enough for numbers, else ""."""
+        if self.cell < NUMBER_CELL_WIDTH:
+            return ""
+        return self.grid.figure_at(*find_worst(self.grid.values, self.rows, self.columns, row, column)).text
+
     def row_name(self, row: int) -> str:
         """Return the label of a row: its ranks."""
         return format_row_name(self.grid, self.rows, row)
@@ -221,7 +235,8 @@ def build_heat_page(grid: HeatGrid, cursor: Cursor, width: int, height: int, *, 
     names = [format_row_name(grid, rows, row) for row in range(len(rows) - 1)]
     label = max(len(name) for name in (*names, f"r{grid.ranks[-1]}")) + 1
     max_cells = max(1, width - label)
-    cell = max(1, min(_MAX_CELL_WIDTH, max_cells // len(grid.steps)))
+    cell = max_cells // len(grid.steps)
+    cell = NUMBER_CELL_WIDTH if cell >= NUMBER_CELL_WIDTH else max(1, min(_MAX_CELL_WIDTH, cell))
     columns = split_axis(len(grid.steps), max_cells // cell, cursor.column, folded=folded)
     worst = reduce_to_worst(grid.values, rows, columns)
     limits = (grid.least.number or 0.0, grid.most.number or 0.0) if grid.is_known else (0.0, 0.0)

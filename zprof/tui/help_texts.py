@@ -6,6 +6,7 @@ from typing import Any
 from textual.screen import Screen
 
 from zprof.model.gaps import Gap
+from zprof.model.time import find_culprit
 from zprof.reports.pages.findings import merge_gaps
 from zprof.reports.table import Table
 from zprof.tui.keys import KEYS, Key, Where
@@ -31,9 +32,12 @@ def explain_focus(app: Shell) -> tuple[str, str]:
     table = screen.focused_table()
     parts = [screen.page_help]
     if is_default_selection(app):
+        assert app.loaded is not None
+        is_culprit = app.selected.rank == find_culprit(app.loaded.report.time)
+        reason = "makes the others wait" if is_culprit else "spends the most time outside compute"
         parts.append(
-            f"Rank {app.selected.rank} spends the most time outside compute, and step {app.selected.step} is "
-            "its median step, so they are shown first. Press r, t, [ or ] to select others."
+            f"Rank {app.selected.rank} {reason}, and step {app.selected.step} is its median step, so they "
+            "are shown first. Press r, t, [ or ] to select others."
         )
     if table is not None and table.table is not None:
         parts += _describe_table(table.table)

@@ -241,8 +241,8 @@ KEYS: tuple[Key, ...] = (
         help="scroll right by half a screen",
         where=Where.TIMELINE,
     ),
-    Key(keys="up,k", label="up, k", action="lane(-1)", help="lane above", where=Where.TIMELINE),
-    Key(keys="down,j", label="down, j", action="lane(1)", help="lane below", where=Where.TIMELINE),
+    Key(keys="up,k", label="up, k", action="lane(-1)", help="lane or rank above", where=Where.TIMELINE),
+    Key(keys="down,j", label="down, j", action="lane(1)", help="lane or rank below", where=Where.TIMELINE),
     Key(
         keys="home", action="whole(0)", help="show the entire step, cursor at its start", where=Where.TIMELINE
     ),
@@ -250,7 +250,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         keys="enter",
         action="open",
-        help="open the event under the cursor",
+        help="open the event under the cursor, or show the lanes of the rank",
         where=Where.TIMELINE,
         footer="open",
     ),

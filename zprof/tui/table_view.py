@@ -28,6 +28,16 @@ def get_bar_columns(bar: Bar, width: int) -> int:
     return bar.columns + max(0, width - 80) // 2
 
 
+def find_boldest(lines: Sequence[Row], column: int) -> Row | None:
+    """Return the line with the longest bar in a column, without totals."""
+    lengths = [
+        (sum(end - start for _, start, end in cell.segments), line)
+        for line in lines
+        if isinstance(cell := line.cells[column], Bar) and not line.total
+    ]
+    return max(lengths, key=lambda each: each[0], default=(0.0, None))[1]
+
+
 def find_number(row: Row, cell: Cell) -> Value | None:
     """Return the number that ``enter`` on a cell explains, if any.
 

@@ -97,7 +97,7 @@ class RanksScreen(PageScreen):
             return
         if self._grids is None or self._grids.loaded is not loaded:
             if self._grids is None or self._grids.loaded.pending is not loaded.pending:
-                self.metric = None
+                self.metric = self._last_selection = None
             self._grids = MetricGrids(loaded)
             slowdown = loaded.report.time.slowdown
             self._mesh = build_mesh_map(loaded.report)
@@ -113,6 +113,9 @@ class RanksScreen(PageScreen):
                 selected.rank if selected.rank != previous.rank else None,
                 selected.step if selected.step != previous.step else None,
             )
+            outlier = self._grids.of(self.metric).find_outlier() if previous == Selection() else None
+            if outlier is not None:
+                self.query_one(RankHeatMap).move_to(outlier)
         state = (id(loaded), self.zprof.looks)
         if state != self._filled_state:
             self._filled_state = state

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -13,7 +14,8 @@ from textual.message import Message
 from textual.widgets import Static
 from textual.worker import get_current_worker
 
-from zprof.analysis.step_timeline.build import build_step_model
+from zprof.analysis.step_timeline.build import build_step_model, find_step_span, find_tracks
+from zprof.analysis.step_timeline.rank_rows import RankOrder, RankRow, build_rank_row, order_ranks
 from zprof.analysis.step_timeline.step_model import StepTimeline, find_gap
 from zprof.base.errors import ZprofError
 from zprof.base.formatting import printable
@@ -28,11 +30,16 @@ from zprof.tui.theme import TIMES
 from zprof.tui.timeline_cursor import describe_event, describe_gap, describe_item, describe_target
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.lanes import Lanes
+from zprof.tui.widgets.rank_rows import RankRows
 
 #: Minimum rows of the description to show all facts about the event under the cursor.
 _FULL_TEXT_HEIGHT = 15
 #: Minimum lines of the terminal to show the glyph legend.
 _MIN_TALL_HEIGHT = 30
+#: Lines of titles, ledger, description, status and keys; in a tall terminal with the legend and all facts.
+_FIXED_LINES, _FIXED_TALL_LINES = 9, 14
+#: Lanes of the selected rank that are always shown below the ranks.
+_MIN_LANES = 5
 _GLYPHS = (
     "▁ to █: compute in eighths of a cell; ╸ for ━, ▗ for ▄: less than half a cell; ◦ •: other host work\n"
     "t and a number: a thread; s: a stream; comm: it runs collectives; reverse video: the cursor"
@@ -108,6 +115,23 @@ class TimelineScreen(PageScreen):
     TimelineScreen #glyphs { height: auto; padding: 0 1; color: $text-muted; display: none; }
     """
 
+    class Stacked(Message):
+        """The rows of some or all ranks were built."""
+
+        def __init__(
+            self, loaded: LoadedRun, key: RankStep, rows: Sequence[RankRow], order: RankOrder, origin_ns: int
+        ) -> None:
+            super().__init__()
+            self.loaded, self.key, self.rows, self.order = loaded, key, rows, order
+            self.origin_ns = origin_ns
+
+    class Read(Message):
+        """Everything that is shown of a rank and step was read."""
+
+        def __init__(self, key: RankStep) -> None:
+            super().__init__()
+            self.key = key
+
     class Built(Message):
         """A timeline was built, or a message explains why it could not be."""
 
@@ -118,6 +142,7 @@ class TimelineScreen(PageScreen):
     def __init__(self) -> None:
         super().__init__()
         self._cache = TimelineCache()
+        self._rows: dict[RankStep, RankRow] = {}
         self._filled_run: LoadedRun | None = None
         #: True while events are being read.
         self.is_reading = False
@@ -125,6 +150,7 @@ class TimelineScreen(PageScreen):
     def parts(self) -> ComposeResult:
         """Yield ledger, lanes, description and legend."""
         yield FactTable(id="step", classes="fill")
+        yield RankRows(id="stack")
         yield Lanes(id="lanes")
         yield Static("", id="under")
         with Vertical(id="legend"):
@@ -137,6 +163,7 @@ class TimelineScreen(PageScreen):
         )
         if self._filled_run is None or loaded.pending is not self._filled_run.pending:
             self._cache.clear()
+            self._rows.clear()
         self._filled_run = loaded
         lanes = self.query_one(Lanes)
         if self.focused is None:
@@ -148,20 +175,46 @@ class TimelineScreen(PageScreen):
         model = self._cache.get(key)
         if model is not None:
             lanes.show(model)
-            return
-        lanes.show_message(f"reading rank {selected.rank} ...")
+        else:
+            lanes.show_message(f"reading rank {selected.rank} ...")
+        self._arrange()
         self.is_reading = True
-        self.read_events(loaded, key)
+        self.read_events(loaded, key, self._divide_lines()[0])
 
     @work(thread=True, exclusive=True, group="timeline", description="read events")
-    def read_events(self, loaded: LoadedRun, key: RankStep) -> None:
-        """Build the timeline for a rank and step in a worker thread."""
+    def read_events(self, loaded: LoadedRun, key: RankStep, rows: int) -> None:
+        """Build the timeline for a rank and step, and the rows of this many ranks, in a worker thread."""
+        worker = get_current_worker()
+
+        def send(message: Message) -> None:
+            if not worker.is_cancelled:
+                self.post_message(message)
+
         try:
-            built: StepTimeline | str = build_step_model(loaded.run, loaded.analysis, *key)
+            model = self._cache.get(key) or build_step_model(loaded.run, loaded.analysis, *key)
+            send(self.Built(loaded, key, model))
+            for stacked in self._stack_ranks(loaded, key, rows) if rows else ():
+                send(stacked)
+                if worker.is_cancelled:
+                    return
         except ZprofError as error:
-            built = f"{error} ({error.hint})" if error.hint else str(error)
-        if not get_current_worker().is_cancelled:
-            self.post_message(self.Built(loaded, key, built))
+            send(self.Built(loaded, key, f"{error} ({error.hint})" if error.hint else str(error)))
+        send(self.Read(key))
+
+    def _stack_ranks(self, loaded: LoadedRun, key: RankStep, count: int) -> Iterator[Stacked]:
+        """Yield ever more rows: the culprit, its victims, others; the selected rank is among them."""
+        (selected, step), analysis = key, loaded.analysis
+        order = order_ranks(analysis, step)
+        ranks = order.ranks[:count]
+        if selected not in ranks:
+            ranks = (*ranks[:-1], selected)
+        origin_ns = find_step_span(find_tracks(analysis, selected), step)[0]
+        shown: list[RankRow] = []
+        for rank in ranks:
+            if (rank, step) not in self._rows:
+                self._rows[rank, step] = build_rank_row(loaded.run, analysis, rank, step)
+            shown.append(self._rows[rank, step])
+            yield self.Stacked(loaded, key, tuple(shown), order, origin_ns)
 
     def on_timeline_screen_built(self, event: Built) -> None:
         """Show the timeline unless another rank, step or run is now selected."""
@@ -172,11 +225,61 @@ class TimelineScreen(PageScreen):
             self._cache.put(event.key, event.built)
         if event.key != (selected.rank, selected.step):
             return
-        self.is_reading = False
-        if isinstance(event.built, StepTimeline):
-            self.query_one(Lanes).show(event.built)
-        else:
-            self.query_one(Lanes).show_message(event.built)
+        lanes = self.query_one(Lanes)
+        if isinstance(event.built, str):
+            lanes.show_message(event.built)
+        elif lanes.model is not event.built:
+            lanes.show(event.built)
+            self._arrange()
+
+    def on_timeline_screen_stacked(self, event: Stacked) -> None:
+        """Show the ranks unless another rank, step or run is now selected."""
+        selected = self.zprof.selected
+        is_current = self._filled_run is not None and event.loaded.pending is self._filled_run.pending
+        if is_current and event.key == (selected.rank, selected.step):
+            self.query_one(RankRows).show(event.rows, event.order, event.origin_ns)
+
+    def on_timeline_screen_read(self, event: Read) -> None:
+        """Note that all of the selected rank and step was read."""
+        if event.key == (self.zprof.selected.rank, self.zprof.selected.step):
+            self.is_reading = False
+
+    def _divide_lines(self) -> tuple[int, int]:
+        """Return the lines for ranks and for the selected rank's lanes with their ruler.
+
+        A quarter of the terminal is for the lanes, the rest for ranks, or what they leave for lanes; a single
+        rank needs no row.
+        """
+        loaded, step, height = self._filled_run, self.zprof.selected.step, self.app.size.height
+        ranks = sum(entry.step == step for entry in loaded.report.time.steps) if loaded is not None else 0
+        free = height - (_FIXED_LINES if height < _MIN_TALL_HEIGHT else _FIXED_TALL_LINES)
+        lanes = 1 + max(_MIN_LANES, height // 4)
+        rows = max(2, min(ranks, free - lanes)) if ranks > 1 else 0
+        return rows, max(lanes, free - rows)
+
+    def _arrange(self) -> None:
+        stack = self.query_one(RankRows)
+        rows, lanes = self._divide_lines()
+        stack.display, stack.styles.height = rows > 0, rows
+        self.query_one(Lanes).styles.max_height = lanes
+
+    def on_rank_rows_moved(self, event: RankRows.Moved) -> None:
+        """Describe the rank under the cursor, or move to the lanes."""
+        stack = self.query_one(RankRows)
+        if event.is_below:
+            self.query_one(Lanes).focus()
+            self.on_lanes_moved()
+        elif stack.has_focus:
+            self.query_one("#under", Static).update(Text("\n".join(stack.describe())))
+
+    def on_rank_rows_chosen(self, event: RankRows.Chosen) -> None:
+        """Select the rank on all screens."""
+        self.zprof.select(rank=event.rank)
+
+    def on_lanes_left_above(self) -> None:
+        """Move from the first lane to the ranks."""
+        if self.query_one(RankRows).display:
+            self.query_one(RankRows).focus()
 
     def action_gap(self, by: int) -> None:
         """Jump to the next or previous exposed gap in the lanes."""
@@ -195,9 +298,17 @@ class TimelineScreen(PageScreen):
         self.query_one("#glyphs").styles.display = (
             "block" if self.app.size.height >= _MIN_TALL_HEIGHT else "none"
         )
+        self._arrange()
+        loaded = self._filled_run
+        if loaded is not None and self._divide_lines()[0] > len(self.query_one(RankRows).rows):
+            self.fill(loaded, self.zprof.selected)
 
     def on_lanes_moved(self) -> None:
-        """Describe the item under the cursor."""
+        """Describe the item under the cursor, and draw the ranks in the same view."""
+        stack = self.query_one(RankRows)
+        stack.set_view(self.query_one(Lanes).view)
+        if stack.has_focus and stack.rows:
+            return
         description = self.query_one("#under", Static)
         lines = describe_cursor(self.query_one(Lanes), full=description.size.height >= _FULL_TEXT_HEIGHT)
         description.update(Text("\n".join(lines)))

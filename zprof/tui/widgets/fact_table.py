@@ -21,7 +21,15 @@ from zprof.model.quantities import Value
 from zprof.reports.table import Bar, Cell, Column, Mark, Row, Table
 from zprof.reports.text import format_table_note
 from zprof.tui.keys import Where, bindings
-from zprof.tui.table_view import MAX_ROWS, filter_lines, get_bar_columns, get_text, select_columns, sort_lines
+from zprof.tui.table_view import (
+    MAX_ROWS,
+    filter_lines,
+    find_boldest,
+    get_bar_columns,
+    get_text,
+    select_columns,
+    sort_lines,
+)
 from zprof.tui.theme import Pen, get_look
 from zprof.tui.widgets.text import render_bar, render_cell
 
@@ -230,7 +238,11 @@ class FactTable(DataTable[object]):
         if line.total and column == 0:
             cell = f"= {get_text(cell)}"
         if isinstance(cell, Bar):
-            return render_bar(cell, get_bar_columns(cell, self._drawn_width), Pen.for_widget(self))
+            columns, is_boldest = (
+                get_bar_columns(cell, self._drawn_width),
+                line is find_boldest(self._lines, column),
+            )
+            return render_bar(cell, columns, Pen.for_widget(self), is_boldest=is_boldest)
         return render_cell(cell, get_look(self.app), numeric=self.table.columns[column].is_number, row=mark)
 
     def _width_limit(self) -> int:

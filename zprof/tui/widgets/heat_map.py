@@ -155,7 +155,8 @@ class HeatView(Widget):
             name = page.row_name(row).ljust(page.label)
             segments = [Segment(name, _BOLD if is_focused else pen.muted)]
             for column, (level, far) in enumerate(zip(page.levels[row], page.far[row], strict=True)):
-                segments += draw_cell(level, pen, far=far, width=page.cell, focused=column == focused_column)
+                is_here, text = column == focused_column, page.cell_text(row, column)
+                segments += draw_cell(level, pen, far=far, width=page.cell, focused=is_here, text=text)
         elif y == rows + 1:
             segments = self._draw_focus_line(page, pen)
         else:
@@ -294,15 +295,20 @@ class RankHeatMap(HeatView, can_focus=True):
             self.move_to(clicked)
 
 
-def draw_cell(level: int, pen: Pen, *, far: bool, width: int, focused: bool) -> list[Segment]:
-    """Draw one cell: ``?`` if unknown, ``!`` for outliers, in brackets if focused.
+def draw_cell(level: int, pen: Pen, *, far: bool, width: int, focused: bool, text: str = "") -> list[Segment]:
+    """Draw one cell: its number if given, ``?`` if unknown, ``!`` for outliers, in brackets if focused.
 
     A focused cell that is too narrow for brackets, or has no colour, is shown in reverse.
     """
     gap = 1 if width >= _MIN_GAP_WIDTH else 0
     fill = width - gap
-    text = _get_glyph(level, pen) * fill
-    if far:
+    has_text = bool(text) and level >= 0
+    if has_text:
+        text = f"{text} {_OUTLIER}" if far else text
+        text = text.center(fill)
+    else:
+        text = _get_glyph(level, pen) * fill
+    if far and not has_text:
         middle = (fill - 1) // 2
         text = text[:middle] + _OUTLIER + text[middle + 1 :]
     is_framed = focused and fill >= _MIN_FRAME_WIDTH

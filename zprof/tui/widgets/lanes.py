@@ -32,6 +32,11 @@ LABEL_WIDTH = 12
 _HOST = Paint("•", "H", "#B0A08A", "#6E5F48")
 
 
+def count_columns(width: int) -> int:
+    """Return the columns of the time axis of a widget of this width."""
+    return max(_MIN_WIDTH, width - LABEL_WIDTH - _MARGIN)
+
+
 class LaneView(Widget):
     """Draws one row per lane; ``view``: visible part of the step; ``lane_index``: lane of the cursor."""
 
@@ -61,7 +66,7 @@ class LaneView(Widget):
     @property
     def width(self) -> int:
         """Columns of the time axis."""
-        return max(_MIN_WIDTH, self.size.width - LABEL_WIDTH - _MARGIN)
+        return count_columns(self.size.width)
 
     def show(self, model: StepTimeline) -> None:
         """Show a step, keeping the visible part and the lane if possible.
@@ -166,6 +171,9 @@ class Lanes(LaneView, can_focus=True):
             super().__init__()
             self.lane, self.index = lane, index
 
+    class LeftAbove(Message):
+        """The cursor is to move above the first lane."""
+
     def action_gap(self, by: int) -> None:
         """Jump to the next or previous exposed gap."""
         if self.model is not None:
@@ -195,7 +203,9 @@ class Lanes(LaneView, can_focus=True):
         self.set_view(self.view.full_step().at(self.view.length_ns if at_end else 0))
 
     def action_lane(self, by: int) -> None:
-        """Move to the lane above or below."""
+        """Move to the lane above or below; above the first, to the ranks."""
+        if by < 0 and not self.lane_index:
+            self.post_message(self.LeftAbove())
         self.select_lane(max(0, min(len(self.lanes) - 1, self.lane_index + by)))
 
     def action_open(self) -> None:

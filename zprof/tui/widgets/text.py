@@ -16,6 +16,7 @@ from zprof.tui.table_view import get_mark, get_text, is_of_model
 from zprof.tui.theme import MARKS, TIMES, Look, Paint, Pen
 
 #: Paint for a total: a segment that is not a single kind of time.
+_FULL_BLOCK = "█"
 _TOTAL_PAINT = Paint("─", "~", "#C0C0C0", "#5F5F5F")
 
 
@@ -35,15 +36,21 @@ def render_cell(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Ma
     return text
 
 
-def render_bar(cell: Bar, columns: int, pen: Pen) -> Text:
-    """Return the bar segments at their positions; a single segment has at least one column."""
+def render_bar(cell: Bar, columns: int, pen: Pen, *, is_boldest: bool = False) -> Text:
+    """Return the bar segments at their positions; a single segment has at least one column.
+
+    ``is_boldest``: draw full blocks in bold, whatever the kind of time.
+    """
     text, position = Text(no_wrap=True, end=""), 0
     for kind, start, end in cell.segments:
         paint = TIMES.get(f"{kind.removeprefix('time-').replace('-', '_')}_ns", _TOTAL_PAINT)
         first = max(position, min(round(start * columns), columns - 1))
         last = max(round(end * columns), first + 1 if len(cell.segments) == 1 else first)
         text.append(" " * (first - position))
-        text.append(paint.shown(ascii_only=pen.ascii_only) * (last - first), paint.colour(pen.look))
+        glyph, colour = paint.shown(ascii_only=pen.ascii_only), paint.colour(pen.look)
+        if is_boldest:
+            glyph, colour = glyph if pen.ascii_only else _FULL_BLOCK, f"bold {colour}"
+        text.append(glyph * (last - first), colour)
         position = last
     return text
 

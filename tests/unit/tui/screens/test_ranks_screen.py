@@ -36,7 +36,9 @@ async def cursor(app: ZprofApp, pilot: Pilot[int], *keys: str) -> tuple[int, ...
 
 def test_the_cursor_moves_by_keys_and_clicks_and_the_number_under_it_is_copied(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        assert await cursor(app, pilot, "5") == (1, 7)
+        assert await cursor(app, pilot, "5") == (0, 5)
+        assert "3.3 ms  ! far above" in cursor_line(app)
+        assert await cursor(app, pilot, "right", "l", "down") == (1, 7)
         assert "324.1 µs" in cursor_line(app)
         for key, place in (("up", (0, 7)), ("left", (0, 6)), ("h", (0, 5)), ("j", (1, 5)), ("down", (1, 5))):
             assert await cursor(app, pilot, key) == place
@@ -46,10 +48,10 @@ def test_the_cursor_moves_by_keys_and_clicks_and_the_number_under_it_is_copied(a
         await press(app, pilot, "Y")
         assert "time.lateness[9].mean_ns" in app.clipboard
         heat = app.screen.query_one(RankHeatMap)
-        for offset in ((11, 1), (0, 2)):
+        for offset in ((20, 1), (0, 2)):
             await pilot.click(RankHeatMap, offset=offset)
             assert heat.focused_cell() == (0, 1)
-        await pilot.click(RankHeatMap, offset=(11, 1))
+        await pilot.click(RankHeatMap, offset=(20, 1))
         await settle(app, pilot)
         assert app.selected == Selection(rank=0, step=4), "a second click takes it"
 
@@ -96,7 +98,7 @@ def test_shared_rows_show_the_worst_and_f_gives_each_rank_its_own(many: LoadedRu
 
 def test_the_cursor_follows_the_step_of_all_screens_and_a_rank_of_the_table(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        assert await cursor(app, pilot, "5", "left_square_bracket") == (1, 6)
+        assert await cursor(app, pilot, "5", "left_square_bracket") == (0, 6)
         assert await cursor(app, pilot, "left", "tab", "enter") == (0, 5)
         assert app.selected == Selection(rank=0, step=6), "the cursor keeps its step"
 
