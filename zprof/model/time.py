@@ -493,23 +493,27 @@ class Time(Struct, frozen=True, kw_only=True):
 
 
 #: Below this share of the step, blamed wait is not worth a first look: the gain from which a cause is sure.
-_MIN_BLAMED_RATIO = 0.05
+MIN_BLAMED_RATIO = 0.05
 
 
-def find_culprit(time: Time) -> int | None:
+def find_culprit(time: Time, min_step_ratio: float = 0.0) -> int | None:
     """Return the rank where most of the wait that is blamed on late ranks began.
 
+    Args:
+        time: The measured times.
+        min_step_ratio: Minimum blamed wait of all ranks as a share of their steps.
+
     Returns:
-        None if no wait is blamed on a rank, or less than 5 % of the step.
+        None if no wait, or less than the minimum, is blamed on timed ranks.
     """
     began: dict[int, int] = {}
     for entry in () if time.blame is None else time.blame.per_rank:
         for rank, wait_ns in entry.origins.items():
             began[rank] = began.get(rank, 0) + wait_ns
-    timed = {entry.rank for entry in time.per_rank}
-    if sum(began.values()) < _MIN_BLAMED_RATIO * sum(entry.wall_ns for entry in time.per_rank):
+    if sum(began.values()) < min_step_ratio * sum(entry.wall_ns for entry in time.per_rank):
         return None
-    return max(began.keys() & timed, key=lambda rank: (began[rank], -rank), default=None)
+    timed = {entry.rank for entry in time.per_rank if began.get(entry.rank, 0) > 0}
+    return max(timed, key=lambda rank: (began[rank], -rank), default=None)
 
 
 def pick_rank_and_step(time: Time, rank: int | None = None) -> tuple[int, int] | None:
@@ -522,7 +526,7 @@ def pick_rank_and_step(time: Time, rank: int | None = None) -> tuple[int, int] |
     Returns:
         None if no step of the rank, or of any rank, was timed.
     """
-    rank = find_culprit(time) if rank is None else rank
+    rank = find_culprit(time, MIN_BLAMED_RATIO) if rank is None else rank
     ranks = [entry for entry in time.per_rank if rank is None or entry.rank == rank]
     worst = max(ranks, key=lambda entry: entry.wall_ns - entry.compute_ns, default=None)
     if worst is None:

@@ -6,7 +6,7 @@ from typing import Any
 from textual.screen import Screen
 
 from zprof.model.gaps import Gap
-from zprof.model.time import find_culprit
+from zprof.model.time import MIN_BLAMED_RATIO, find_culprit
 from zprof.reports.pages.findings import merge_gaps
 from zprof.reports.table import Table
 from zprof.tui.keys import KEYS, Key, Where
@@ -33,7 +33,7 @@ def explain_focus(app: Shell) -> tuple[str, str]:
     parts = [screen.page_help]
     if is_default_selection(app):
         assert app.loaded is not None
-        is_culprit = app.selected.rank == find_culprit(app.loaded.report.time)
+        is_culprit = app.selected.rank == find_culprit(app.loaded.report.time, MIN_BLAMED_RATIO)
         reason = "makes the others wait" if is_culprit else "spends the most time outside compute"
         parts.append(
             f"Rank {app.selected.rank} {reason}, and step {app.selected.step} is its median step, so they "

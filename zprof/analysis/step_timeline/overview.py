@@ -24,7 +24,7 @@ from zprof.model.step_overview import (
     StepOverview,
     WaitArrow,
 )
-from zprof.model.time import LEDGER_NAMES, StepTime, pick_rank_and_step
+from zprof.model.time import LEDGER_NAMES, StepTime, find_culprit, pick_rank_and_step
 
 #: Maximum number of rows; ranks beyond are represented by one with a similar ledger.
 MAX_ROWS = 16
@@ -47,7 +47,11 @@ def build_step_overview(analysis: RunAnalysis) -> StepOverview | None:
     step = picked[1]
     ledgers = {entry.rank: entry for entry in analysis.time.steps if entry.step == step}
     waits = _select_waits(analysis.collectives, step)
-    culprit, caused_wait_ns = _find_culprit(analysis)
+    culprit, blame = find_culprit(analysis.time), analysis.time.blame
+    blamed = () if blame is None else blame.per_rank
+    caused_wait_ns = max(
+        (each.exposed_wait_per_rank_ns for each in blamed if each.rank == culprit), default=0
+    )
     victim = None if culprit is None else _find_victim(waits, culprit)
     if victim is None or culprit not in ledgers or victim not in ledgers:
         culprit = victim = None
@@ -87,19 +91,6 @@ def _select_waits(rows: Columns, step: int) -> Columns:
     is_known = (rows.ints("exposed_wait_ns") > 0) & (rows.ints("last_rank") >= 0)
     rows = rows.at(is_known & (rows.ints("step") == step))
     return rows.at(np.lexsort((rows.ints("start_ns"), -rows.ints("exposed_wait_ns"))))
-
-
-def _find_culprit(analysis: RunAnalysis) -> tuple[int | None, int]:
-    """Return the rank where most of the blamed wait began, and the wait per waiting rank that it caused."""
-    blame = analysis.time.blame
-    began: dict[int, int] = {}
-    for entry in () if blame is None else blame.per_rank:
-        for rank, wait_ns in entry.origins.items():
-            began[rank] = began.get(rank, 0) + wait_ns
-    culprit = max(began, key=lambda rank: (began[rank], -rank), default=None)
-    if blame is None or culprit is None or began[culprit] <= 0:
-        return None, 0
-    return culprit, max((e.exposed_wait_per_rank_ns for e in blame.per_rank if e.rank == culprit), default=0)
 
 
 def _find_victim(waits: Columns, culprit: int) -> int | None:

@@ -8,7 +8,7 @@ from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Intervals, union
 from zprof.analysis.step_timeline.build import build_step_model, find_step_span, find_tracks
 from zprof.analysis.step_timeline.lane import LaneKind, LaneRole, TimelineLane, build_cover, build_items
-from zprof.model.time import find_culprit
+from zprof.model.time import MIN_BLAMED_RATIO, find_culprit
 from zprof.run.reader import Run
 
 
@@ -37,7 +37,7 @@ class RankRow(Struct, frozen=True, kw_only=True, eq=False):
 def order_ranks(analysis: RunAnalysis, step: int) -> RankOrder:
     """Return the ranks of a step in the order in which they are worth looking at."""
     waits = {entry.rank: entry.exposed_wait_ns for entry in analysis.time.steps if entry.step == step}
-    culprit = find_culprit(analysis.time)
+    culprit = find_culprit(analysis.time, MIN_BLAMED_RATIO)
     if culprit not in waits:
         culprit = None
     victims = {} if culprit is None else _sum_waits(analysis.collectives, step, culprit)

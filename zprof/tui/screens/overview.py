@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Static
 
 from zprof.base.formatting import printable_lines
 from zprof.model.hang import is_stuck
-from zprof.model.time import find_culprit
+from zprof.model.time import MIN_BLAMED_RATIO, find_culprit
 from zprof.reports.pages.collectives import build_unit_table
 from zprof.reports.pages.findings import (
     build_evidence_table,
@@ -83,7 +83,7 @@ class OverviewScreen(PageScreen):
         loaded = self.zprof.loaded
         if loaded is not None and not loaded.is_judged and self.filled is not None:
             self._verdict = Text(self.zprof.waiting_text(), MARKS[Mark.DOUBTFUL].colour(get_look(self.app)))
-            if (culprit := find_culprit(loaded.report.time)) is not None:
+            if (culprit := find_culprit(loaded.report.time, MIN_BLAMED_RATIO)) is not None:
                 self._verdict.append(f" the other ranks wait most for rank {culprit}")
             self._arrange()
 
