@@ -185,8 +185,8 @@ def _list_notes(time: Time, overview: StepOverview) -> tuple[str, ...]:
     if overview.culprit is not None:
         notes.append(
             f"First rank {overview.culprit}, which the others wait for most "
-            f"({format_ns(overview.caused_wait_ns)} {time.basis} and waiting rank, over all steps), "
-            f"then rank {overview.victim}, which waits most for it in this {time.total_name}."
+            f"({format_ns(overview.caused_wait_ns)} {time.basis} for each waiting rank), "
+            f"then rank {overview.victim}, which waits most for it here."
         )
     notes += [
         f"Like rank {row.rank}: ranks {group_name(','.join(map(str, row.alike)))}."

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from zprof.analysis.step_timeline.overview import build_step_overview
 from zprof.base.errors import BadInput
 from zprof.base.formatting import printable
 from zprof.model.cursor import follow, get
 from zprof.model.quantities import Value
 from zprof.model.report import Report
-from zprof.reports.formats import FORMATS, by_path
+from zprof.reports.formats import by_path, make_report_formats
 from zprof.reports.table import Cell, Row, Table
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.shell import Shell
@@ -55,10 +56,11 @@ def export_report(loaded: LoadedRun | None, path: Path) -> str:
     """
     if loaded is None or not loaded.is_judged:
         raise BadInput("no findings yet", hint="wait for the analysis to finish")
-    suffixes = [suffix for form in FORMATS for suffix in form.suffixes]
+    formats = make_report_formats(lambda: build_step_overview(loaded.analysis))
+    suffixes = [suffix for form in formats for suffix in form.suffixes]
     if path.suffix.lower() not in suffixes:
         raise BadInput(f"{path}: unknown suffix", hint=f"use one of {', '.join(suffixes)}")
-    document = by_path(path).render(loaded.report)
+    document = by_path(path, formats).render(loaded.report)
     _write_new_file(path, lambda file: file.write(document.encode("utf-8")))
     return f"wrote {path.absolute()}"
 

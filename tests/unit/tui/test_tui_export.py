@@ -47,6 +47,8 @@ def test_the_suffix_picks_the_format(loaded: LoadedRun) -> None:
     assert Path("a.json").read_text() == to_json(loaded.report)
     export_report(loaded, Path("a.TXT"))
     assert "ZP401" in Path("a.TXT").read_text()
+    export_report(loaded, Path("a.html"))
+    assert 'id="step-figure"' in Path("a.html").read_text(), "the step of all ranks is drawn"
 
 
 @pytest.mark.parametrize(
