@@ -2,6 +2,7 @@
 
     python -m benchmarks.recording_cost window   recorded steps of the time window, beside no recording
     python -m benchmarks.recording_cost watch    ``--watch 60`` after the windows, beside a recording without
+    python -m benchmarks.recording_cost log      a training log that has a window every 100 steps, beside none
 
 Both jobs run at the same time, and only one of them computes: a block of steps of one, then the same of the
 other, in a random order. What else the machine does meets both; the ratio is taken per pair. Memory is the
@@ -31,10 +32,16 @@ RESULTS = Path(__file__).parent / "results"
 RANKS = 2
 PAIRS, STEPS, WARM_UP_STEPS = 150, 10, 20
 #: Options of ``zprof record`` of the two jobs; None: not recorded.
+TRAINING_LOG = ("training log",)
 CONTENDERS: Mapping[str, tuple[Sequence[str] | None, Sequence[str]]] = {
     "window": (None, ("--memory-steps", "0", "--time-steps", "1000000")),
     "watch": ((), ("--watch", "60")),
+    "log": (None, TRAINING_LOG),
 }
+#: Pairs and steps per block, if others: with a training log each block has one window.
+LOG_EVERY = 100
+SIZES = {"log": (20, LOG_EVERY)}
+_LOG_FOLDER = "ZPROF_BENCHMARK_LOG"
 LAYERS, WIDTH, BATCH = 4, 256, 32
 #: Half the width of a normal distribution's interval of 95 %.
 _NORMAL_95 = 1.96
@@ -50,9 +57,10 @@ def main(name: str) -> None:
     (RESULTS / f"recording-cost-{name}-{today()}.json").write_text(json.dumps(cost, indent=1) + "\n")
 
 
-def measure_cost(name: str, pairs: int = PAIRS) -> dict[str, Any]:
+def measure_cost(name: str) -> dict[str, Any]:
     """Return the median of the paired ratios (second over first), its interval, times and memory."""
     before, chooser = conditions(), random.Random(1)
+    pairs, steps = SIZES.get(name, (PAIRS, STEPS))
     with tempfile.TemporaryDirectory(prefix="recording-cost-") as temporary:
         jobs = [_Job(Path(temporary) / str(at), options) for at, options in enumerate(CONTENDERS[name])]
         try:
@@ -61,7 +69,7 @@ def measure_cost(name: str, pairs: int = PAIRS) -> dict[str, Any]:
             times_ns: list[list[int]] = [[], []]
             for _ in range(pairs):
                 for number in chooser.sample(range(len(jobs)), len(jobs)):
-                    times_ns[number].append(jobs[number].run_block(STEPS) // STEPS)
+                    times_ns[number].append(jobs[number].run_block(steps) // steps)
             resident_mib = [job.resident_kib / 1024 for job in jobs]
         finally:
             for job in jobs:
@@ -73,7 +81,7 @@ def measure_cost(name: str, pairs: int = PAIRS) -> dict[str, Any]:
         "benchmark": f"recording_cost {name}",
         "options": CONTENDERS[name],
         "pairs": pairs,
-        "steps_per_block": STEPS,
+        "steps_per_block": steps,
         "step_ms": [median(times) / 1e6 for times in times_ns],
         "resident_mib": resident_mib,
         "ratio": median(ratios),
@@ -113,7 +121,7 @@ class _Job:
             server.settimeout(_TIME_LIMIT_S)
             launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"]
             launch += [f"--master-port={free_port()}", "-m", "benchmarks.recording_cost"]
-            if options is not None:
+            if options is not None and options != TRAINING_LOG:
                 record = ["-m", "zprof", "record", *options, "-o", str(folder / "run.zprof"), "--"]
                 launch = [sys.executable, *record, *launch]
             self._log = (folder / "log").open("wb")
@@ -121,7 +129,8 @@ class _Job:
                 [*launch, str(folder / "socket")],
                 cwd=ROOT,
                 env=os.environ
-                | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+                | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+                | ({_LOG_FOLDER: str(folder / "log-folder")} if options == TRAINING_LOG else {}),
                 stdout=self._log,
                 stderr=self._log,
             )
@@ -156,6 +165,12 @@ def _run_rank(path: str) -> None:
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
     optimizer = torch.optim.AdamW(model.parameters())
 
+    log = None
+    if folder := os.environ.get(_LOG_FOLDER):
+        from zprof.integrations.training_log import TrainingLog
+
+        log = TrainingLog(folder, model=model, optimizer=optimizer, every=LOG_EVERY)
+
     def run_steps(count: int) -> int:
         begin_ns = time.perf_counter_ns()
         for _ in range(count):
@@ -164,6 +179,8 @@ def _run_rank(path: str) -> None:
                 dist.all_reduce(parameter.grad)
             optimizer.step()
             optimizer.zero_grad()
+            if log is not None:
+                log.step()
         return time.perf_counter_ns() - begin_ns
 
     steps = torch.zeros(1, dtype=torch.int64)

@@ -7,6 +7,7 @@ every rank has announced through the store that it records the same steps: a pro
 only must not wait for the others.
 """
 
+import copy
 import time
 from datetime import timedelta
 from typing import Any
@@ -80,6 +81,15 @@ class ClockPings:
             self._fail("ping_failed", error)
             return False
         return True
+
+    def continue_in(self, marks: MarkLog) -> "ClockPings":
+        """Return pings of another window in the same process group, which all ranks record as well.
+
+        After a failure there are none: no rank waits for the others again.
+        """
+        pings = copy.copy(self)
+        pings._marks, pings._count = marks, 0
+        return pings
 
     def find_largest(self, value: int) -> int:
         """Return the largest ``value`` of all ranks, which call this at the same step; without pings, this

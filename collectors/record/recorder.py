@@ -160,11 +160,18 @@ class Recorder:
         """Return the reason of the last failure."""
         return self._guard.gaps[-1].reason if self._guard.gaps else "unknown"
 
-    def begin(self, first_step: int = 0) -> None:
-        """Start the first recorded step. The schedule's ``skip`` counts from step 0."""
+    def begin(self, first_step: int = 0, earlier_pings: ClockPings | None = None) -> None:
+        """Start the first recorded step. The schedule's ``skip`` counts from step 0.
+
+        ``earlier_pings``: of an earlier recording of this process; their process group is used again.
+        """
         self._step = first_step
         self._schedule = replace(self._schedule, skip=max(self._schedule.skip, first_step))
-        self._windows.pings = ClockPings(self._marks, schedule=str(self._schedule))
+        self._windows.pings = (
+            earlier_pings.continue_in(self._marks)
+            if earlier_pings
+            else ClockPings(self._marks, schedule=str(self._schedule))
+        )
         self._guard.run("counters", lambda: self._samples.add(_BEFORE_FIRST_STEP))
         if first_step:
             self._guard.run("training facts", self._update_manifest)
@@ -259,6 +266,11 @@ class Recorder:
         if self.active:
             self._step = max(self._step, steps)
             self._close(status)
+
+    @property
+    def pings(self) -> ClockPings | None:
+        """The pings that align the clocks of the ranks; None before the first recorded step."""
+        return self._windows.pings
 
     @property
     def active(self) -> bool:

@@ -6,10 +6,9 @@ in comments and in mails, where a Mermaid chart would be its source.
 
 from collections.abc import Iterator
 
-from zprof.model.baseline import Baseline, MemoryBaseline, TimeBaseline
+from zprof.model.baseline import Baseline
 from zprof.model.comparison import Outcome
-from zprof.model.quantities import Bound, Unit, Value, combine_bounds, format_value, negate_bound
-from zprof.model.tenants import UNTAGGED_NAME
+from zprof.model.quantities import Unit, Value, combine_bounds, format_value, negate_bound
 from zprof.model.time import LEDGER_NAMES
 from zprof.reports.formats import Checked
 from zprof.reports.layout import render_bar
@@ -24,7 +23,7 @@ from zprof.reports.pages.check import (
 )
 from zprof.reports.pages.head import build_modelled_notes, list_baseline_runs
 from zprof.reports.pages.names import format_ranks
-from zprof.reports.pages.tenants import ORDER, tenant_name
+from zprof.reports.pages.tenants import tenant_name
 from zprof.reports.table import Row, Table, make_name_column, make_number_columns, make_text_column
 
 #: With the line by which a bot finds its earlier comment, 60.
@@ -35,6 +34,7 @@ _FIX_LINES = (8, 6, 4, 2)
 _BAR_WIDTH = 10
 _MORE, _LESS = "█", "░"
 _STEP, _PEAK = _TOTALS = ("step", "peak memory")
+_NAMES = {"wall_ns": _STEP, "peak_bytes": _PEAK, **LEDGER_NAMES}
 _LISTED = (Outcome.FAILED, Outcome.UNKNOWN, Outcome.WARNED)
 
 
@@ -134,35 +134,13 @@ def _build_change_table(checked: Checked) -> Table | None:
 
 def _list_figures(baseline: Baseline | None) -> dict[str, Value]:
     """Return the terms of the step and the tenants of the peak by name; nothing that was not measured."""
-    terms = _list_terms(baseline.time) if baseline and baseline.time else {}
-    return terms | (_list_tenants(baseline.memory) if baseline and baseline.memory else {})
-
-
-def _list_terms(time: TimeBaseline) -> dict[str, Value]:
-    figures = {_STEP: Value(number=sum(time.wall_ns) / len(time.wall_ns), unit=Unit.NS)}
-    if time.ledger is None:
-        wait = Bound.AT_LEAST if time.wait_lower_bound else Bound.EXACT
-        wait = combine_bounds((wait, Bound.AT_MOST if time.upper_bound else Bound.EXACT))
-        name = LEDGER_NAMES["exposed_wait_ns"]
-        return {**figures, name: Value(number=time.exposed_wait_ns, unit=Unit.NS, bound=wait)}
-    for term, name in LEDGER_NAMES.items():
-        bound = time.ledger_bounds.get(term, Bound.EXACT)
-        figures[name] = Value(number=time.ledger.get(term), unit=Unit.NS, bound=bound)
-    return figures
-
-
-def _list_tenants(memory: MemoryBaseline) -> dict[str, Value]:
-    ends = (
-        Bound.AT_MOST if memory.upper_bound else Bound.EXACT,
-        Bound.AT_LEAST if memory.lower_bound else Bound.EXACT,
-    )
-    figures = {_PEAK: Value(number=memory.peak_bytes, unit=Unit.BYTES, bound=combine_bounds(ends))}
-    sizes = {**memory.tenants, UNTAGGED_NAME: memory.untagged_bytes}
-    for tenant in ORDER:
-        size = sizes.get(tenant)
-        is_unknown = size == 0 and memory.tenant_peaks is not None and tenant not in memory.tenant_peaks
-        figures[tenant_name(tenant)] = Value(number=None if is_unknown else size, unit=Unit.BYTES)
-    return figures
+    parts = (baseline.time, baseline.memory) if baseline is not None else ()
+    return {
+        _NAMES.get(key) or tenant_name(key): value
+        for part in parts
+        if part is not None
+        for key, value in part.list_figures().items()
+    }
 
 
 def _subtract(b: Value, a: Value) -> Value:

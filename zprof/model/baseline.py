@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from zprof.model.quantities import Bound
+from zprof.model.quantities import Bound, Unit, Value, combine_bounds
+from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME
+from zprof.model.time import LEDGER_NAMES
 
 BASELINE_SCHEMA = "zprof.baseline/1"
 
@@ -45,6 +47,21 @@ class MemoryBaseline(Struct, frozen=True, kw_only=True):
     lower_bound: bool = False
     missing_ranks: tuple[int, ...] = ()
 
+    def list_figures(self) -> dict[str, Value]:
+        """Return ``peak_bytes`` and the bytes of each tenant at the peak; None if the tenant is unknown."""
+        is_at_least = self.lower_bound or bool(self.missing_ranks)
+        ends = (
+            Bound.AT_MOST if self.upper_bound else Bound.EXACT,
+            Bound.AT_LEAST if is_at_least else Bound.EXACT,
+        )
+        figures = {"peak_bytes": Value(self.peak_bytes, Unit.BYTES, bound=combine_bounds(ends))}
+        sizes = {**self.tenants, UNTAGGED_NAME: self.untagged_bytes}
+        for tenant in (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED_NAME):
+            size = sizes.get(tenant)
+            is_unknown = size == 0 and self.tenant_peaks is not None and tenant not in self.tenant_peaks
+            figures[tenant] = Value(None if is_unknown else size, Unit.BYTES)
+        return figures
+
 
 class CollectiveBaseline(Struct, frozen=True, kw_only=True):
     """One kind of collective with one data type and group size: per step and rank, mean over all ranks.
@@ -82,6 +99,18 @@ class TimeBaseline(Struct, frozen=True, kw_only=True):
     upper_bound: bool = False
     wait_lower_bound: bool = False
     missing_ranks: tuple[int, ...] = ()
+
+    def list_figures(self) -> dict[str, Value]:
+        """Return ``wall_ns`` and the terms of the mean step; of an old file only the exposed wait."""
+        figures = {"wall_ns": Value(sum(self.wall_ns) / len(self.wall_ns), Unit.NS)}
+        if self.ledger is None:
+            wait = Bound.AT_LEAST if self.wait_lower_bound else Bound.EXACT
+            wait = combine_bounds((wait, Bound.AT_MOST if self.upper_bound else Bound.EXACT))
+            return {**figures, "exposed_wait_ns": Value(self.exposed_wait_ns, Unit.NS, bound=wait)}
+        for term in LEDGER_NAMES:
+            bound = self.ledger_bounds.get(term, Bound.EXACT)
+            figures[term] = Value(self.ledger.get(term), Unit.NS, bound=bound)
+        return figures
 
 
 class Baseline(Struct, frozen=True, kw_only=True):

@@ -129,3 +129,11 @@ def end_children(children: Iterable[Child], grace_s: float = 0.0) -> None:
         child._send(signal.SIGKILL)
     for child in left:
         child._reap()
+
+
+def start_idle(command: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> Child:
+    """Start a process at idle priority, to leave the recorded job undisturbed."""
+    process = Child(command, stdout=output, stderr=errors)
+    with suppress(OSError, AttributeError):  # it may have ended already, and not every system has SCHED_IDLE
+        os.sched_setscheduler(process.number, os.SCHED_IDLE, os.sched_param(0))
+    return process

@@ -15,7 +15,7 @@ from typing import IO, Any
 from msgspec import Struct, field
 
 from zprof.base.formatting import printable
-from zprof.process.child import Child
+from zprof.process.child import Child, start_idle
 from zprof.run.files import open_plain
 from zprof.run.live import LiveRun, LiveState
 
@@ -59,14 +59,6 @@ _MAX_BYTES = 256 << 20
 _MAX_MESSAGE = 300
 #: Starts a measurement with stdout and stderr redirected to these files.
 StartProcess = Callable[[Sequence[str], IO[bytes], IO[bytes]], Child]
-
-
-def start_idle(command: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> Child:
-    """Start a process at idle priority, to leave the recorded job undisturbed."""
-    process = Child(command, stdout=output, stderr=errors)
-    with suppress(OSError, AttributeError):  # it may have ended already, and not every system has SCHED_IDLE
-        os.sched_setscheduler(process.number, os.SCHED_IDLE, os.sched_param(0))
-    return process
 
 
 class ReportPoller:
