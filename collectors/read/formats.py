@@ -32,6 +32,9 @@ _PICKLE_KEY = re.compile(
 )
 #: Keys of the times of one pipeline stage, as Primus dumps them.
 _STAGE_KEY = re.compile(rb'"(?:fwd|bwd)_start"\s*:')
+_SQLITE = b"SQLite format 3\x00"
+_NSIGHT_TABLE = re.compile(rb"CREATE TABLE \W?(?:CUPTI_ACTIVITY_KIND_KERNEL|NVTX_EVENTS|META_DATA_EXPORT)\b")
+_MAX_SCHEMA_BYTES = 4 << 20
 _PARQUET = b"PAR1"
 #: Names of the columns that only an operation timeline has, in the footer of a Parquet file.
 _OPERATION_COLUMNS = (b"dp_rank", b"stage", b"optype", b"start_ts", b"duration", b"seq_id")
@@ -53,6 +56,7 @@ class FileKind(StrEnum):
     LOG = "log"
     OPERATIONS = "operation timeline"
     STAGE_TIMES = "times of a pipeline stage"
+    NSIGHT = "Nsight export"
     JSON = "json"
     PICKLE = "other pickle"
     TORCH_ARCHIVE = "torch archive"
@@ -66,6 +70,7 @@ class SourceKind(StrEnum):
     SNAPSHOT = "snapshot"
     DUMP = "hang dump or log"
     OPERATIONS = "operation timeline"
+    NSIGHT = "Nsight export"
 
 
 class Format(Struct, frozen=True, kw_only=True):
@@ -125,6 +130,12 @@ FORMATS: dict[FileKind, Format] = {
         reader=_OPERATIONS,
         sandbox="zprof.collectors.read.operations.child",
     ),
+    FileKind.NSIGHT: Format(
+        holds="SQLite with the tables of nsys export",
+        source=SourceKind.NSIGHT,
+        reader=f"{_IMPORTS}.nsight:write_nsight",
+        sandbox="zprof.collectors.read.nsight.child",
+    ),
     FileKind.STAGE_TIMES: Format(
         holds="JSON with the starts and ends of the forward and backward passes of a stage (pp_rank_0.json)",
         source=SourceKind.OPERATIONS,
@@ -145,6 +156,8 @@ def detect_file_kind(file: BinaryIO) -> FileKind:
         return content_kind if is_read_packed else FileKind.OTHER
     if head.startswith(_PARQUET):
         return FileKind.OPERATIONS if _has_operation_columns(file) else FileKind.OTHER
+    if head.startswith(_SQLITE):
+        return FileKind.NSIGHT if _has_nsight_tables(file) else FileKind.OTHER
     return _detect_by_head(head)
 
 
@@ -165,6 +178,13 @@ def _has_operation_columns(file: BinaryIO) -> bool:
     footer_bytes = int.from_bytes(end[-8:-4], "little") if end.endswith(_PARQUET) else 0
     footer = end[-8 - footer_bytes : -8] if footer_bytes + 8 <= len(end) else b""
     return all(name in footer for name in _OPERATION_COLUMNS)
+
+
+def _has_nsight_tables(file: BinaryIO) -> bool:
+    """Return True if the schema of an SQLite file, which lies near its start, has a table of nsys export."""
+    schema = file.read(_MAX_SCHEMA_BYTES) or b""
+    file.seek(0)
+    return _NSIGHT_TABLE.search(schema) is not None
 
 
 def _detect_by_head(head: bytes) -> FileKind:
@@ -242,11 +262,6 @@ FOREIGN_FORMATS: tuple[ForeignFormat, ...] = (
         rb"[^\n]*(?:Correlation_Id|Kernel_?Name|TotalDurationNs|Start_Timestamp|Agent_Type|BeginNs)",
     ),
     _foreign("a database of rocprofv3 (rocpd)", _TRACE_INSTEAD, _SQLITE_HEAD + rb".*\brocpd_"),
-    _foreign(
-        "an export of Nsight Systems (SQLite)",
-        _TRACE_INSTEAD,
-        _SQLITE_HEAD + rb".*(?:CUPTI_ACTIVITY_KIND|META_DATA_EXPORT|NVTX_EVENTS|TARGET_INFO_)",
-    ),
     _foreign("an SQLite database", _TRACE_INSTEAD, _SQLITE_HEAD),
     _foreign(
         "an execution trace of PyTorch or Chakra (operators and their order, without the times of kernels)",
@@ -298,7 +313,7 @@ FOREIGN_FORMATS: tuple[ForeignFormat, ...] = (
     _foreign("an executable or a core dump", _TRACE_INSTEAD, rb"\A\x7fELF"),
     _foreign(
         "a report of Nsight Systems",
-        _TRACE_INSTEAD,
+        "export it, and pass the result: nsys export --type sqlite --include-json true REPORT.nsys-rep",
         b"",
         ".nsys-rep",
         ".qdrep",

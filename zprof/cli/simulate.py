@@ -84,6 +84,12 @@ class SimulateCommand:
                 f"--{name}", metavar="N", type=int, default=count, help=f"{what} (default: %(default)s)"
             )
 
+        parser.add_argument(
+            "--format", choices=("kineto", "nsight"), default="kineto",
+            help="kineto: a trace per rank; nsight: an export of Nsight Systems per node (default: "
+            "%(default)s)",
+        )  # fmt: skip
+
     def run(self, arguments: argparse.Namespace) -> int:
         """Simulate the job; the planted cause is only in the truth file, so a diagnosis can be tried."""
         from zprof.run.output_path import lock_output
@@ -92,7 +98,7 @@ class SimulateCommand:
         folder = arguments.output
         try:
             with lock_output(folder):
-                write_files(job, clear_output_folder(folder, force=arguments.force))
+                write_files(job, clear_output_folder(folder, force=arguments.force), arguments.format)
         except OSError as error:
             raise BadInput(
                 f"{folder}: cannot be written ({error.strerror})", hint="choose another folder"
@@ -199,23 +205,31 @@ def check_limits(arguments: argparse.Namespace) -> None:
         (not 0 <= arguments.seed < 1 << 63, "--seed must be 0 or more"),
         (not 0 <= arguments.megabytes <= _MAX_MEGABYTES, f"--megabytes must be 0 to {_MAX_MEGABYTES}"),
         (not 0 <= arguments.skew_us <= 1e9, "--skew-us must be 0 to 1e9"),
+        (
+            arguments.format == "nsight" and arguments.vendor != "nvidia",
+            f"--format nsight is of NVIDIA's devices, not of --vendor {arguments.vendor}",
+        ),
     ):
         if is_invalid:
             raise BadInput(message, hint="see zprof simulate --help")
 
 
-def write_files(job: Job, folder: Path) -> None:
+def write_files(job: Job, folder: Path, trace_format: str = "kineto") -> None:
     """Write traces and truth; a failure leaves nothing: only a folder with truth.json can be replaced."""
     from zprof.simulator.ground_truth import write_job
+    from zprof.simulator.kineto import write_traces
     from zprof.simulator.mesh.truth import write_mesh_job
+    from zprof.simulator.nsight import write_nsight_files
+
+    write = write_traces if trace_format == "kineto" else write_nsight_files
 
     is_new = not folder.exists()
     before = set(folder.iterdir()) if not is_new else set()
     try:
         if job.parallel:
-            write_mesh_job(job, folder)
+            write_mesh_job(job, folder, write=write)
         else:
-            write_job(job, folder, with_baseline=False)
+            write_job(job, folder, with_baseline=False, write=write)
     except BaseException:
         with suppress(OSError):
             for path in set(folder.iterdir()) - before:
@@ -240,7 +254,7 @@ def clear_output_folder(folder: Path, *, force: bool) -> Path:
     old = [
         path
         for path in entries
-        if path.name == _TRUTH_FILE or path.match("rank*.json") or path.match("rank*.json.gz")
+        if path.name == _TRUTH_FILE or any(map(path.match, ("rank*.json", "rank*.json.gz", "node*.sqlite")))
     ]
     if len(old) < len(entries) or not (folder / _TRUTH_FILE).is_file():
         raise BadInput(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -181,8 +181,17 @@ def choose_ranks(job: Job) -> tuple[int, ...]:
     return kept
 
 
+#: Writes the files of some ranks to a folder: Kineto traces, or another format.
+FileWriter = Callable[[Schedule, Path, Iterable[int]], object]
+
+
 def write_job(
-    job: Job, folder: str | Path, causes: Iterable[str] = (), *, with_baseline: bool = True
+    job: Job,
+    folder: str | Path,
+    causes: Iterable[str] = (),
+    *,
+    with_baseline: bool = True,
+    write: FileWriter = write_traces,
 ) -> Truth:
     """Write traces and truth.json; for causes that one run cannot show, also the earlier run ("baseline").
 
@@ -192,13 +201,13 @@ def write_job(
     folder.mkdir(parents=True, exist_ok=True)
     schedule = run_job(job)
     ranks = choose_ranks(job)
-    write_traces(schedule, folder, ranks)
+    write(schedule, folder, ranks)
     before = job
     for cause in job.faults:
         if cause in NEEDS_BASELINE:
             before = remove(before, cause) or before
     if with_baseline and before != job:
-        write_traces(run_job(replace(before, faults=())), folder / "baseline", ranks)
+        write(run_job(replace(before, faults=())), folder / "baseline", ranks)
     gains = {c: measure_gain(job, c, schedule) for c in CAUSES if c in job.faults or c in set(causes)}
     truth = Truth(
         seed=job.seed, shape=job.shape, planted=job.faults, step_time_ns=step_time_ns(schedule),

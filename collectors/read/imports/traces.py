@@ -336,7 +336,13 @@ def _place_ranks(
     refused: Mapping[Path, Refusal],
 ) -> None:
     by_path = {read.path: read for read in reads}
-    by_rank = {file.rank: by_path[file.path] for file in ranking.files}
+    place_ranks(run, {file.rank: by_path[file.path] for file in ranking.files}, notes, refused)
+
+
+def place_ranks(
+    run: Path, by_rank: Mapping[int, ReadFile], notes: Sequence[str], refused: Mapping[Path, Refusal]
+) -> None:
+    """Write the manifest of a run, and move the tables of each rank to their place."""
     manifest = make_run_manifest(by_rank, notes, refused)
     write_atomically(run / MANIFEST_NAME, to_json(manifest).encode())
     for rank, read in by_rank.items():

@@ -76,6 +76,8 @@ _ELEMENT_TYPES = {
     "char": ("int8", 1),
     "unsigned char": ("uint8", 1),
     "byte": ("uint8", 1),
+    # of a size without a type
+    "bytes of unknown type": ("unknown", 1),
     "bool": ("bool", 1),
     "uint16": ("uint16", 2),
     "unsigned short": ("uint16", 2),

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from zprof.simulator.ground_truth import (
+    FileWriter,
     Truth,
     choose_ranks,
     measure_totals,
@@ -79,12 +80,14 @@ def describe_truth(job: Job, schedule: Schedule, causes: Iterable[str] = ()) -> 
     )  # fmt: skip
 
 
-def write_mesh_job(job: Job, folder: str | Path, causes: Iterable[str] = ()) -> MeshTruth:
+def write_mesh_job(
+    job: Job, folder: str | Path, causes: Iterable[str] = (), *, write: FileWriter = write_traces
+) -> MeshTruth:
     """Write traces and truth.json."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     schedule = run_job(job)
-    write_traces(schedule, folder, choose_ranks(job))
+    write(schedule, folder, choose_ranks(job))
     truth = describe_truth(job, schedule, causes)
     (folder / "truth.json").write_bytes(msgspec.json.format(msgspec.json.encode(truth), indent=1))
     return truth

@@ -124,15 +124,9 @@ FOREIGN = [
     ),
     ("x_hip_api_trace.csv", b'"Domain","Function","Process_Id","Correlation_Id"\n', "rocprof", "Kineto"),
     ("x.db", b"SQLite format 3\0" + bytes(90_000) + b"CREATE TABLE `rocpd_string_00`", "rocpd", "Kineto"),
-    (
-        "x.sqlite",
-        b"SQLite format 3\0" + bytes(38_000) + b"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL",
-        "Nsight",
-        "Kineto",
-    ),
     ("x.sqlite", b"SQLite format 3\0" + bytes(90_000), "SQLite", "Kineto"),
-    ("x.nsys-rep", b"\x91\x02\x00binary", "Nsight Systems", "Kineto"),
-    ("X.QDREP", b"\x91\x02\x00binary", "Nsight Systems", "Kineto"),
+    ("x.nsys-rep", b"\x91\x02\x00binary", "Nsight Systems", "nsys export"),
+    ("X.QDREP", b"\x91\x02\x00binary", "Nsight Systems", "nsys export"),
     ("x.ncu-rep", b"NVR\0rest", "Nsight Compute", "Kineto"),
     ("rank0.et", b"\x07\x0a\x050.0.4\xf2\x01\x08", "Chakra", "Kineto"),
     (

@@ -1,0 +1,151 @@
+"""Read an Nsight export in a child process under limits, as one trace per rank."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct, field, to_builtins
+
+from zprof.base.errors import BadInput
+from zprof.base.formatting import printable
+from zprof.collectors.read.formats import FORMATS, FileKind
+from zprof.collectors.read.kineto.trace import ABSENT, Arguments, TextColumn, Trace, TraceHeader
+from zprof.collectors.read.nsight.child import ERROR, FACTS
+from zprof.collectors.read.nsight.database import HINT
+from zprof.collectors.read.nsight.ranks import NUMBERS
+from zprof.process.sandbox import Limits, Sandbox, make_program
+from zprof.run.files import open_plain
+from zprof.run.table_reader import join_chunks, read_numbers
+
+_MAX_FILE_BYTES = 8 << 30
+_MAX_RANKS, _MAX_ANSWER_BYTES = 1024, 1 << 16
+#: Time to read a file: a part for every file, and a part for its size.
+_CPU_S, _CPU_S_PER_GIB = 20, 300
+
+
+class _Answer(Struct, frozen=True, kw_only=True):
+    error: str
+    hint: str = HINT
+
+
+class _Facts(Struct, frozen=True, kw_only=True):
+    rank: int | None = None
+    world_size: int | None = None
+    devices: tuple[str, ...] = ()
+    host: str = ""
+    has_nccl: bool = False
+    arguments: tuple[tuple[int, dict[str, Any]], ...] = field(default=())
+
+
+def read_nsight(path: Path) -> list[Trace]:
+    """Return the trace of each rank of the export at ``path``, by process and device.
+
+    A rank without a known number has ``header.rank`` None.
+
+    Raises:
+        BadInput: It is no export, is damaged or malicious, or exceeds the limits.
+    """
+    with tempfile.TemporaryDirectory(prefix="zprof-nsight-") as name:
+        folder = Path(name)
+        try:
+            with open_plain(path) as file:
+                if os.fstat(file.fileno()).st_size > _MAX_FILE_BYTES:
+                    raise BadInput(
+                        f"{path}: larger than {_MAX_FILE_BYTES >> 30} GiB",
+                        hint="export fewer steps: nsys export --times start/end",
+                    )
+                limits = _make_limits(os.fstat(file.fileno()).st_size)
+                program = make_program(FORMATS[FileKind.NSIGHT].sandbox)
+                arguments = [str(folder), json.dumps(to_builtins(limits))]
+                with Sandbox(program, arguments, limits, folder=folder, stdin=file) as child:
+                    failure = child.wait()
+        except OSError as error:
+            raise BadInput(
+                f"{path}: cannot be read ({error.strerror})", hint="pass a readable file"
+            ) from None
+        if failure is not None:
+            raise BadInput(f"{path}: the process that reads it failed: {failure.message}", hint=HINT)
+        _raise_error(path, folder)
+        traces: list[Trace] = []
+        while (part := folder / f"rank{len(traces)}.arrow").exists() and len(traces) < _MAX_RANKS:
+            traces.append(_load_trace(path, part))
+        if not traces:
+            raise BadInput(f"{path}: its reader wrote no rank", hint=HINT)
+        return traces
+
+
+def _make_limits(size: int) -> Limits:
+    """Return the limits for a file of this size in bytes."""
+    cpu_s = _CPU_S + _CPU_S_PER_GIB * size // (1 << 30)
+    return Limits(memory_bytes=12 << 30, cpu_s=cpu_s, wall_s=4.0 * cpu_s, output_bytes=8 << 30, open_files=64)
+
+
+def _raise_error(path: Path, folder: Path) -> None:
+    try:
+        with open_plain(folder / ERROR) as file:
+            answer = msgspec.json.decode(file.read(_MAX_ANSWER_BYTES), type=_Answer)
+    except FileNotFoundError:
+        return
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        answer = _Answer(error="its reader wrote no valid result")
+    raise BadInput(f"{path}: {printable(answer.error)}", hint=printable(answer.hint))
+
+
+def _load_trace(path: Path, part: Path) -> Trace:
+    """Return the trace that the child wrote for a rank, checked."""
+    try:
+        with pa.memory_map(os.fspath(part)) as source:
+            table = pa.ipc.open_file(source).read_all()
+            table.validate(full=True)
+            numbers = {name: np.array(read_numbers(table.column(name)), dtype=np.int64) for name in NUMBERS}
+            texts = {name: _read_texts(table.column(name)) for name in ("category", "name")}
+        facts = msgspec.json.decode((table.schema.metadata or {}).get(FACTS, b""), type=_Facts)
+        arguments = _read_arguments(facts, len(numbers["start_ns"]))
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError):
+        raise BadInput(f"{path}: its reader wrote no valid events", hint=HINT) from None
+    return Trace(
+        start_ns=numbers["start_ns"],
+        duration_ns=numbers["duration_ns"],
+        category=texts["category"],
+        name=texts["name"],
+        process=numbers["process"],
+        thread=numbers["thread"],
+        stream=numbers["stream"],
+        correlation=numbers["correlation"],
+        external_id=np.full(len(numbers["start_ns"]), ABSENT, dtype=np.int64),
+        bytes=numbers["bytes"],
+        arguments=arguments,
+        thread_names={},
+        header=TraceHeader(
+            rank=facts.rank,
+            world_size=facts.world_size,
+            backend="nccl" if facts.has_nccl else "",
+            devices=facts.devices,
+            host=facts.host,
+        ),
+    )
+
+
+def _read_texts(column: pa.ChunkedArray) -> TextColumn:
+    values = join_chunks(column)
+    words = tuple(values.dictionary.to_pylist())
+    if None in words or values.null_count:
+        raise ValueError("a text is missing")
+    return TextColumn(codes=read_numbers(values.indices).astype(np.int32), texts=words)
+
+
+def _read_arguments(facts: _Facts, rows: int) -> Mapping[int, Arguments]:
+    """Return the arguments by row; equal ones are one object."""
+    known: dict[str, Arguments] = {}
+    found = {}
+    for row, values in facts.arguments:
+        if 0 <= row < rows:
+            key = json.dumps(values, sort_keys=True)
+            found[row] = known.setdefault(key, msgspec.convert(values, Arguments))
+    return found
