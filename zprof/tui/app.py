@@ -21,7 +21,7 @@ from zprof.tui import export, help_texts
 from zprof.tui.keys import KEYS, Where, bindings
 from zprof.tui.popups import LinePopup, PickPopup, Popup, TextPopup
 from zprof.tui.screens.overview import OverviewScreen
-from zprof.tui.screens.page_screen import PageScreen
+from zprof.tui.screens.page_screen import PageScreen, SearchTarget
 from zprof.tui.session import preview_run
 from zprof.tui.shell import Shell, format_error
 from zprof.tui.table_view import find_number
@@ -74,6 +74,10 @@ SCREENS: Mapping[str, Callable[[], PageScreen]] = {
     "compare": _load_compare,
     "plan": _load_plan,
 }
+
+
+#: Screens that show the selected rank.
+_RANK_SCREENS = frozenset({"memory", "timeline", "ranks"})
 
 
 class ZprofApp(Shell):
@@ -210,16 +214,31 @@ class ZprofApp(Shell):
         except ZprofError as error:  # the tables behind a kept report are damaged
             self.notify(format_error(error), severity="error", markup=False)
 
-    def on_fact_table_search_requested(self, event: FactTable.SearchRequested) -> None:
-        """Ask for a search text and filter the table by it."""
-        table = event.source
+    def action_search(self) -> None:
+        """Search causes, units and ranks, and filter the focused table, while the text is typed."""
+        from zprof.tui.search import SearchPopup, list_targets
 
-        def search(text: str | None) -> None:
-            if text is not None:
-                table.search(text)
+        if not isinstance(self.screen, SearchPopup):
+            table = self.focused if isinstance(self.focused, FactTable) else None
+            self.push_screen(SearchPopup(list_targets(self.loaded), table), self._go_to)
 
-        name = table.table.title if table.table is not None else ""
-        self.push_screen(LinePopup(f"{name}: show rows that contain", table.search_text), search)
+    def _go_to(self, key: str | None) -> None:
+        kind, _, name = (key or "").partition(" ")
+        if kind == "rank":
+            if getattr(self.screen, "name_of", "") not in _RANK_SCREENS:
+                self.action_show("timeline")
+            self.select(rank=int(name))
+        elif kind in ("cause", "unit"):
+            screen = self.get_screen("overview" if kind == "cause" else "communication")
+            assert isinstance(screen, PageScreen)
+            is_cause = kind == "cause"
+            screen.target = (
+                SearchTarget(table="findings", key=name)
+                if is_cause
+                else SearchTarget(table="units", text=name)
+            )
+            self.action_show(screen.name_of)
+            screen.refill()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yield Textual's commands and all app-wide keys, for the command palette."""

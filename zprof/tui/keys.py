@@ -50,6 +50,13 @@ KEYS: tuple[Key, ...] = (
     Key(keys="5", action="show('ranks')", help="heat map of ranks and steps"),
     Key(keys="6", action="show('compare')", help="compare this run with its baseline"),
     Key(keys="7", action="show('plan')", help="predict the effect of another stage, link or setting"),
+    Key(
+        keys="slash",
+        label="/",
+        action="search",
+        help="search causes, units and ranks, and filter the focused table",
+        footer="search",
+    ),
     Key(keys="question_mark", label="?", action="explain", help="explain the focused item", footer="help"),
     Key(keys="f1", label="F1", action="help", help="list all keys", footer="keys"),
     Key(keys="r", action="pick_rank", help="pick a rank"),
@@ -69,14 +76,6 @@ KEYS: tuple[Key, ...] = (
     Key(keys="shift+tab", action="app.focus_previous", help="previous pane"),
     Key(
         keys="enter", action="open", help="open the selected number or row", where=Where.TABLE, footer="open"
-    ),
-    Key(
-        keys="slash",
-        label="/",
-        action="search",
-        help="filter rows by text",
-        where=Where.TABLE,
-        footer="search",
     ),
     Key(
         keys="escape",
@@ -197,7 +196,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(keys="n", action="gap(1)", help="next exposed gap", where=Where.TIMELINE, footer="next gap"),
     Key(keys="N", action="gap(-1)", help="previous exposed gap", where=Where.TIMELINE),
-    Key(keys="x", action="longest", help="longest exposed gap", where=Where.TIMELINE, footer="longest gap"),
+    Key(keys="x", action="longest", help="longest exposed gap", where=Where.TIMELINE, footer="longest"),
     Key(
         keys="plus,equals_sign",
         label="+",

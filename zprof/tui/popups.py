@@ -128,8 +128,12 @@ class PickPopup(Popup[str]):
         elif key == "up":
             choices.action_cursor_up()
 
+    def find_matches(self, text: str) -> list[tuple[str, str]]:
+        """Return the choices that contain the text, ignoring case."""
+        return [(key, label) for key, label in self.choices if text.casefold() in label.casefold()]
+
     def _filter_choices(self, text: str) -> None:
-        matches = [(key, label) for key, label in self.choices if text.casefold() in label.casefold()]
+        matches = self.find_matches(text)
         selected = next((i for i, (key, _) in enumerate(matches) if key == self.current and not text), 0)
         first = max(0, min(selected - _MAX_CHOICES // 2, len(matches) - _MAX_CHOICES))
         shown = matches[first : first + _MAX_CHOICES]

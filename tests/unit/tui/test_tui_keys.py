@@ -24,6 +24,7 @@ from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.keys import KEYS, Where
 from zprof.tui.popups import LinePopup, PickPopup, Popup, TextPopup
 from zprof.tui.screens.page_screen import PageScreen
+from zprof.tui.search import SearchPopup
 from zprof.tui.session import LoadedRun
 from zprof.tui.widgets.fact_table import FactTable
 
@@ -38,6 +39,7 @@ OPENED = {
     "pick_step": PickPopup,
     "baseline": LinePopup,
     "export": LinePopup,
+    "search": SearchPopup,
     "command_palette": CommandPalette,
 }
 
@@ -87,7 +89,7 @@ def test_popups_have_the_keys_of_the_app_and_a_typed_line_takes_letters_as_text(
                 assert ("q" in keys) == (not isinstance(part, Input))
             await close_popups(app, pilot)
         await press(app, pilot, "slash", *"2q?y")
-        assert app.screen.query_one("#line", Input).value == "2q?y"
+        assert app.screen.query_one("#narrow", Input).value == "2q?y"
 
     play(app_on(loaded), act)
 

@@ -115,6 +115,12 @@ class CommunicationScreen(PageScreen):
         if had_focus or self._is_wide:
             self._table(self.part).focus()
 
+    def reveal(self, table: str) -> None:
+        """Show a breakdown."""
+        if table in _PARTS and self.zprof.loaded is not None:
+            self.part = table
+            self._show_parts(self.zprof.loaded)
+
     @property
     def _is_wide(self) -> bool:
         return self.app.size.width >= _MIN_WIDE_COLUMNS

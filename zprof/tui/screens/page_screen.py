@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar, cast
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
@@ -20,6 +21,14 @@ from zprof.tui.table_view import TableSource
 from zprof.tui.widgets.fact_table import FactTable
 
 
+class SearchTarget(Struct, frozen=True, kw_only=True):
+    """A row of a table by its key, or the rows with a text."""
+
+    table: str
+    key: str = ""
+    text: str = ""
+
+
 class PageScreen(Screen[None]):
     """A screen of the app. Subclasses define ``name_of``, ``page_help``, ``parts`` and ``fill``."""
 
@@ -31,6 +40,8 @@ class PageScreen(Screen[None]):
         super().__init__()
         #: State of the last fill, to skip redundant fills; None before the first.
         self.filled: tuple[object, ...] | None = None
+        #: What the next fill shows: a table, and the key of a row or the text to filter by.
+        self.target: SearchTarget | None = None
 
     @property
     def zprof(self) -> Shell:
@@ -71,11 +82,24 @@ class PageScreen(Screen[None]):
         if state != self.filled:
             self.filled = state
             self.fill(loaded, self.zprof.selected)
+        if self.target is not None:
+            self._show_target(self.target)
         if self.focused is None:
             # Focus the first visible widget: before loading, hidden widgets could not take the focus.
             first = next((part for part in self.query("#body *") if part.focusable and part.display), None)
             if first is not None:
                 self.set_focus(first, scroll_visible=False)
+
+    def _show_target(self, target: "SearchTarget") -> None:
+        self.target = None
+        self.reveal(target.table)
+        table = self.query_one(f"#{target.table}", FactTable)
+        table.search(target.text)
+        table.go_to(target.key)
+        self.set_focus(table)
+
+    def reveal(self, table: str) -> None:
+        """Show a table that is hidden."""
 
     def parts(self) -> ComposeResult:
         """Yield the widgets of the screen."""

@@ -52,13 +52,6 @@ class FactTable(DataTable[object]):
             super().__init__()
             self.table, self.line, self.cell = table, line, cell
 
-    class SearchRequested(Message):
-        """``/`` was pressed in this table."""
-
-        def __init__(self, table: "FactTable") -> None:
-            super().__init__()
-            self.source = table
-
     class Redrawn(Message):
         """The visible rows may have changed, so views of the focused row must update."""
 
@@ -71,6 +64,8 @@ class FactTable(DataTable[object]):
         super().__init__(id=id, classes=classes, cursor_type="cell", zebra_stripes=False)
         self.table: Table | None = None
         self.search_text = ""
+        #: Number of rows that contain the search text.
+        self.match_count = 0
         self._lines: Sequence[Row] = ()
         self._columns: list[int] = []
         self._sorted_by: int | None = None
@@ -102,10 +97,6 @@ class FactTable(DataTable[object]):
         focused = self.get_focused_line()
         if focused and self.table:
             self.post_message(self.Opened(self.table, *focused))
-
-    def action_search(self) -> None:
-        """Request a search text."""
-        self.post_message(self.SearchRequested(self))
 
     def action_all_rows(self) -> None:
         """Clear the search; without a search, let parent widgets handle the key."""
@@ -167,7 +158,8 @@ class FactTable(DataTable[object]):
         lines = filter_lines(table, self.search_text)
         if self._sorted_by is not None:
             lines = sort_lines(table, lines, self._sorted_by, reverse=self._reverse)
-        max_rows, match_count = MAX_ROWS if self.size.width else _INITIAL_ROWS, len(lines)
+        max_rows = MAX_ROWS if self.size.width else _INITIAL_ROWS
+        match_count = self.match_count = len(lines)
         self._lines = lines[:max_rows]
         self._drawn_width, self._is_complete = (
             self._outer_width(),

@@ -13,7 +13,8 @@ from zprof.model.quantities import Path, Unit, Value
 from zprof.reports.table import Column, Kind, LazyRows, Row, Table
 from zprof.tui.app import ZprofApp
 from zprof.tui.opening import NumberPopup
-from zprof.tui.popups import LinePopup, Popup
+from zprof.tui.popups import Popup
+from zprof.tui.search import SearchPopup
 from zprof.tui.session import LoadedRun
 from zprof.tui.table_view import MAX_ROWS
 from zprof.tui.widgets.fact_table import FactTable, shrink_widths
@@ -154,8 +155,7 @@ def test_a_click_on_a_title_sorts_and_one_on_a_cell_opens_it(loaded: LoadedRun) 
 def test_a_search_is_of_the_focused_table_and_esc_clears_it_before_it_closes(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "6", "tab", "slash")
-        assert isinstance(app.screen, LinePopup)
-        assert app.screen.shown_title.startswith("settings: ")
+        assert isinstance(app.screen, SearchPopup)
         await press(app, pilot, *"stage", "enter")
         upper, lower = (app.screen.query_one(f"#{name}", FactTable) for name in ("compare", "settings"))
         assert (upper.search_text, lower.search_text, lower.row_count) == ("", "stage", 1)
