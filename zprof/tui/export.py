@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from zprof.analysis.step_timeline.overview import build_step_overview
 from zprof.base.errors import BadInput
 from zprof.base.formatting import printable
 from zprof.model.cursor import follow, get
@@ -56,6 +55,8 @@ def export_report(loaded: LoadedRun | None, path: Path) -> str:
     """
     if loaded is None or not loaded.is_judged:
         raise BadInput("no findings yet", hint="wait for the analysis to finish")
+    from zprof.analysis.step_timeline.overview import build_step_overview  # the preview of a run needs none
+
     formats = make_report_formats(lambda: build_step_overview(loaded.analysis))
     suffixes = [suffix for form in formats for suffix in form.suffixes]
     if path.suffix.lower() not in suffixes:
