@@ -1,5 +1,5 @@
-// Draws the slices of a step chart on a canvas over its static drawing, to read, zoom and pan.  Without JavaScript
-// the drawing stays as it is.  Times are in ns since the start of the step.
+// Draws the slices of the timeline on a canvas over its static drawing, to read, zoom and pan.  Without JavaScript
+// the drawing stays as it is.  Times are in ns since its start.
 (() => {
   "use strict";
   const MAX_ZOOM = 4096, WHEEL = 0.002, PAGE = 0.5, NEAR_PX = 3, MARGIN = 0.3, TICKS = 4;

@@ -65,7 +65,7 @@ def missed(case: Case, why: str) -> ParameterSet:
 CASES = [
     Case("fp32_reduce", NVIDIA, 0.5, 0),
     Case("no_prefetch", GLOO, 2.0, 3),
-    Case("rate_limited_prefetch", NVIDIA, 0.5, 1, also="cpu_bound_launch"),
+    Case("rate_limited_prefetch", NVIDIA, 0.5, 1),
     Case("straggler_rank", NVIDIA, 0.5, 1, 3),
 ]
 MORE = [
