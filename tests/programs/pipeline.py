@@ -14,7 +14,7 @@ from step_truth import start_step
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-STEPS, MICRO_BATCHES, TOKENS, HIDDEN, LAYERS = 16, 6, 256, 192, 2
+STEPS, MICRO_BATCHES, TOKENS, HIDDEN, LAYERS = 16, 8, 256, 192, 2
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
