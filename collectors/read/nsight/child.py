@@ -5,41 +5,25 @@ Run as ``python -I -c BOOT ROOT FOLDER LIMITS`` by ``reader``. It writes the eve
 """
 
 import json
-import os
 from pathlib import Path
 
 import pyarrow as pa
 
-from zprof.base.errors import BadInput
+from zprof.collectors.read.file_sandbox import run_child
 from zprof.collectors.read.nsight.database import HINT, NsightDatabase
 from zprof.collectors.read.nsight.ranks import NUMBERS, NsightReader, RankEvents
-from zprof.process.sandbox import Limits, apply_limits
 
-ERROR, FACTS = "error.json", b"zprof"
+FACTS = b"zprof"
 #: The file, as the child sees it: SQLite reads a path, and this one names what is open already.
 _INPUT = Path("/proc/self/fd/0")
-_RESERVE_BYTES = 1 << 20
 
 
-def main(folder: Path, limits: Limits) -> None:
-    """Read standard input; write the ranks or the error."""
-    reserve = bytearray(_RESERVE_BYTES)
-    try:
-        apply_limits(limits)
-        for number, rank in enumerate(NsightReader(NsightDatabase(_INPUT)).list_ranks()):
-            table = _make_table(rank)
-            path = str(folder / f"rank{number}.arrow")
-            with pa.OSFile(path, "wb") as target, pa.ipc.new_file(target, table.schema) as writer:
-                writer.write_table(table)
-        return
-    except BadInput as error:
-        answer = {"error": error.message, "hint": error.hint}
-    except (MemoryError, pa.ArrowMemoryError):
-        del reserve
-        answer = {"error": f"reading it takes more than {limits.memory_bytes >> 20} MiB", "hint": HINT}
-    except Exception as error:
-        answer = {"error": f"it cannot be read ({type(error).__name__})", "hint": HINT}
-    (folder / ERROR).write_text(json.dumps(answer), encoding="utf-8")
+def _write_tables(folder: Path) -> None:
+    for number, rank in enumerate(NsightReader(NsightDatabase(_INPUT)).list_ranks()):
+        table = _make_table(rank)
+        path = str(folder / f"rank{number}.arrow")
+        with pa.OSFile(path, "wb") as target, pa.ipc.new_file(target, table.schema) as writer:
+            writer.write_table(table)
 
 
 def _make_table(rank: RankEvents) -> pa.Table:
@@ -58,6 +42,5 @@ def _make_table(rank: RankEvents) -> pa.Table:
 
 
 def start(arguments: list[str]) -> None:
-    """Run the child and exit without deallocating."""
-    main(Path(arguments[0]), Limits(**json.loads(arguments[1])))
-    os._exit(0)
+    """Run the child."""
+    run_child(arguments, _write_tables, HINT)

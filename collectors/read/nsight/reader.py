@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,28 +9,22 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field
 
 from zprof.base.errors import BadInput
-from zprof.base.formatting import printable
+from zprof.collectors.read.file_sandbox import FileReader
 from zprof.collectors.read.formats import FORMATS, FileKind
 from zprof.collectors.read.kineto.trace import ABSENT, Arguments, TextColumn, Trace, TraceHeader
-from zprof.collectors.read.nsight.child import ERROR, FACTS
+from zprof.collectors.read.nsight.child import FACTS
 from zprof.collectors.read.nsight.database import HINT
 from zprof.collectors.read.nsight.ranks import NUMBERS
-from zprof.process.sandbox import Limits, Sandbox, make_program
-from zprof.run.files import open_plain
+from zprof.process.sandbox import Limits
 from zprof.run.table_reader import join_chunks, read_numbers
 
 _MAX_FILE_BYTES = 8 << 30
-_MAX_RANKS, _MAX_ANSWER_BYTES = 1024, 1 << 16
+_MAX_RANKS = 1024
 #: Time to read a file: a part for every file, and a part for its size.
 _CPU_S, _CPU_S_PER_GIB = 20, 300
-
-
-class _Answer(Struct, frozen=True, kw_only=True):
-    error: str
-    hint: str = HINT
 
 
 class _Facts(Struct, frozen=True, kw_only=True):
@@ -51,27 +44,7 @@ def read_nsight(path: Path) -> list[Trace]:
     Raises:
         BadInput: It is no export, is damaged or malicious, or exceeds the limits.
     """
-    with tempfile.TemporaryDirectory(prefix="zprof-nsight-") as name:
-        folder = Path(name)
-        try:
-            with open_plain(path) as file:
-                if os.fstat(file.fileno()).st_size > _MAX_FILE_BYTES:
-                    raise BadInput(
-                        f"{path}: larger than {_MAX_FILE_BYTES >> 30} GiB",
-                        hint="export fewer steps: nsys export --times start/end",
-                    )
-                limits = _make_limits(os.fstat(file.fileno()).st_size)
-                program = make_program(FORMATS[FileKind.NSIGHT].sandbox)
-                arguments = [str(folder), json.dumps(to_builtins(limits))]
-                with Sandbox(program, arguments, limits, folder=folder, stdin=file) as child:
-                    failure = child.wait()
-        except OSError as error:
-            raise BadInput(
-                f"{path}: cannot be read ({error.strerror})", hint="pass a readable file"
-            ) from None
-        if failure is not None:
-            raise BadInput(f"{path}: the process that reads it failed: {failure.message}", hint=HINT)
-        _raise_error(path, folder)
+    with _READER.read(path) as folder:
         traces: list[Trace] = []
         while (part := folder / f"rank{len(traces)}.arrow").exists() and len(traces) < _MAX_RANKS:
             traces.append(_load_trace(path, part))
@@ -86,15 +59,13 @@ def _make_limits(size: int) -> Limits:
     return Limits(memory_bytes=12 << 30, cpu_s=cpu_s, wall_s=4.0 * cpu_s, output_bytes=8 << 30, open_files=64)
 
 
-def _raise_error(path: Path, folder: Path) -> None:
-    try:
-        with open_plain(folder / ERROR) as file:
-            answer = msgspec.json.decode(file.read(_MAX_ANSWER_BYTES), type=_Answer)
-    except FileNotFoundError:
-        return
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        answer = _Answer(error="its reader wrote no valid result")
-    raise BadInput(f"{path}: {printable(answer.error)}", hint=printable(answer.hint))
+_READER = FileReader(
+    module=FORMATS[FileKind.NSIGHT].sandbox,
+    make_limits=_make_limits,
+    max_bytes=_MAX_FILE_BYTES,
+    too_large_hint="export fewer steps: nsys export --times start/end",
+    hint=HINT,
+)
 
 
 def _load_trace(path: Path, part: Path) -> Trace:

@@ -9,8 +9,6 @@ Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025): ``dp_ran
 ``mb_id``. ``zprof.run.schema`` describes them under the names of a run.
 """
 
-import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zprof.base.errors import BadInput
-from zprof.process.sandbox import Limits, apply_limits
+from zprof.collectors.read.file_sandbox import run_child
 from zprof.run.schema import OPERATIONS
 from zprof.run.table_reader import join_chunks, make_masked, make_texts, read_numbers
 
-TABLE, ERROR = "operations.arrow", "error.json"
+TABLE = "operations.arrow"
 MAX_ROWS = 20_000_000
 HINT = "pass a Parquet file with the columns that docs/traces.md lists"
 #: Columns of a run by the file's names: whole numbers from -1 (none), and times in seconds.
@@ -44,27 +42,13 @@ _MAX_NUMBER = 1 << 31
 #: Starts may be Unix times; a step takes less than a month.
 _MAX_TIMES = {"start_ts": 4e9, "duration": 3e6}
 _MAX_TYPES, _MAX_TYPE_LENGTH = 1_000, 200
-_RESERVE_BYTES = 1 << 20
 
 
-def main(folder: Path, limits: Limits) -> None:
-    """Read standard input; write the table or the error."""
-    reserve = bytearray(_RESERVE_BYTES)
-    try:
-        apply_limits(limits)
-        with open(0, "rb", closefd=False) as file:
-            table = _convert(pq.ParquetFile(file))
-        with (folder / TABLE).open("wb") as target, pa.ipc.new_file(target, OPERATIONS) as writer:
-            writer.write_table(table)
-        return
-    except BadInput as error:
-        answer = {"error": error.message, "hint": error.hint}
-    except (MemoryError, pa.ArrowMemoryError):
-        del reserve
-        answer = {"error": f"reading it takes more than {limits.memory_bytes >> 20} MiB", "hint": HINT}
-    except Exception as error:
-        answer = {"error": f"it cannot be read ({type(error).__name__})", "hint": HINT}
-    (folder / ERROR).write_text(json.dumps(answer), encoding="utf-8")
+def _write_table(folder: Path) -> None:
+    with open(0, "rb", closefd=False) as file:
+        table = _convert(pq.ParquetFile(file))
+    with (folder / TABLE).open("wb") as target, pa.ipc.new_file(target, OPERATIONS) as writer:
+        writer.write_table(table)
 
 
 def _convert(file: pq.ParquetFile) -> pa.Table:
@@ -131,6 +115,5 @@ def _read_types(column: pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def start(arguments: list[str]) -> None:
-    """Run the child and exit without deallocating."""
-    main(Path(arguments[0]), Limits(**json.loads(arguments[1])))
-    os._exit(0)
+    """Run the child."""
+    run_child(arguments, _write_table, HINT)
