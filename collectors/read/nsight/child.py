@@ -19,7 +19,7 @@ _INPUT = Path("/proc/self/fd/0")
 
 
 def _write_tables(folder: Path) -> None:
-    for number, rank in enumerate(NsightReader(NsightDatabase(_INPUT)).list_ranks()):
+    for number, rank in enumerate(NsightReader(NsightDatabase(_INPUT)).iterate_ranks()):
         table = _make_table(rank)
         path = str(folder / f"rank{number}.arrow")
         with pa.OSFile(path, "wb") as target, pa.ipc.new_file(target, table.schema) as writer:

@@ -14,7 +14,7 @@ peers are unknown.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -84,12 +84,14 @@ class Batch(Struct, frozen=True, kw_only=True):
     end_ns: int
 
 
-def find_calls(ranges: Sequence[Range], ranks: int | None = None) -> tuple[list[Call], list[Batch]]:
+def find_calls(
+    ranges: Sequence[Range], find_size: Callable[[str | None], int | None]
+) -> tuple[list[Call], list[Batch]]:
     """Return the collectives and batches of messages of one thread.
 
     Args:
         ranges: NCCL's ranges of the thread.
-        ranks: Number of ranks, if all communicators have that many.
+        find_size: Returns the ranks of a communicator, whose id is None without payloads; None if unknown.
     """
     calls: list[Call] = []
     batches: list[Batch] = []
@@ -101,7 +103,7 @@ def find_calls(ranges: Sequence[Range], ranks: int | None = None) -> tuple[list[
         elif each.name == GROUP_END:
             depth = max(0, depth - 1)
             if depth == 0 and waiting:
-                found, is_batch = _close_group(waiting, each.end_ns, ranks)
+                found, is_batch = _close_group(waiting, each.end_ns, find_size)
                 calls += found
                 batches += [Batch(start_ns=each.start_ns, end_ns=each.end_ns)] if is_batch else []
                 waiting = []
@@ -112,13 +114,15 @@ def find_calls(ranges: Sequence[Range], ranks: int | None = None) -> tuple[list[
     return calls, batches
 
 
-def _close_group(group: Sequence[Range], end_ns: int, ranks: int | None) -> tuple[list[Call], bool]:
+def _close_group(
+    group: Sequence[Range], end_ns: int, find_size: Callable[[str | None], int | None]
+) -> tuple[list[Call], bool]:
     """Return the collectives of a group, and whether they are a batch of messages."""
     kinds = [CALLS[each.name] for each in group]
     if len(group) == 1:
         return [_make_call(group[0], end_ns)], False
     if set(kinds) <= set(_MESSAGES):
-        if _is_all_to_all(group, kinds, ranks):
+        if _is_all_to_all(group, kinds, find_size):
             sent = [each for each, kind in zip(group, kinds, strict=True) if kind == "send"]
             return [_join(sent, "alltoall", end_ns)], False
         return [_make_call(each, each.end_ns, in_batch=True) for each in group], True
@@ -127,12 +131,17 @@ def _close_group(group: Sequence[Range], end_ns: int, ranks: int | None) -> tupl
     return [], False
 
 
-def _is_all_to_all(group: Sequence[Range], kinds: Sequence[str], ranks: int | None) -> bool:
-    """Return True if every rank is sent to and received from once."""
+def _is_all_to_all(
+    group: Sequence[Range], kinds: Sequence[str], find_size: Callable[[str | None], int | None]
+) -> bool:
+    """Return True if every rank of the communicator is sent to and received from once."""
+    payloads = [read_payload(each.payload) for each in group]
+    communicators = {payload.communicator for payload in payloads}
+    ranks = find_size(communicators.pop()) if len(communicators) == 1 else None
     sends = kinds.count("send")
     if ranks is None or sends != ranks or len(kinds) != 2 * sends:
         return False
-    peers = [read_payload(each.payload).peer for each in group]
+    peers = [payload.peer for payload in payloads]
     return None in peers or sorted(peer or 0 for peer in peers) == sorted([*range(ranks)] * 2)
 
 

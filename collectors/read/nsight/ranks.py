@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -102,6 +102,13 @@ class _Rows:
         self.names += names
 
 
+class _Communicator(Struct):
+    """Number of ranks, and the part of the file that is each of them, as far as the file has them."""
+
+    size: int
+    parts: dict[int, int]
+
+
 class NsightReader:
     """The tables of one export, and its ranks."""
 
@@ -120,10 +127,13 @@ class NsightReader:
         self._origin_ns = int(epoch[0]) if len(epoch) and 0 < epoch[0] <= _MAX_TIME_NS else 0
         self._nccl = self._list_nccl_ranges()
         self._communicators = self._list_communicators()
+        self._ranks, self._world_size = self._find_ranks()
+        self._devices = tuple(database.read_texts("TARGET_INFO_GPU", "id", "name").values())[:1]
+        self._host = self._find_host()
 
-    def list_ranks(self) -> list[RankEvents]:
-        """Return the events of each rank, by process and device."""
-        return [self._make_rank(at) for at in range(len(self._parts))]
+    def iterate_ranks(self) -> Iterator[RankEvents]:
+        """Yield the events of each rank, by process and device."""
+        yield from map(self._make_rank, range(len(self._parts)))
 
     def _list_parts(self) -> list[_Part]:
         """Return the processes that ran kernels, with their device.
@@ -155,9 +165,9 @@ class NsightReader:
                 found[thread].append(Range(name=name, start_ns=start, end_ns=end, payload=json_text))
         return found
 
-    def _list_communicators(self) -> dict[str, dict[int, int]]:
-        """Return the members of each communicator: part by rank in it, and its size as key -1."""
-        members: dict[str, dict[int, int]] = defaultdict(dict)
+    def _list_communicators(self) -> dict[str, _Communicator]:
+        """Return the communicators by their id."""
+        found: dict[str, _Communicator] = {}
         place = {part.process: at for at, part in enumerate(self._parts)}
         for thread, ranges in self._nccl.items():
             part = place.get(thread & ~_THREAD_MASK)
@@ -165,37 +175,35 @@ class NsightReader:
                 payload = read_payload(each.payload) if each.name in INITIALIZERS else None
                 if part is None or payload is None or payload.communicator is None or not payload.ranks:
                     continue
-                members[payload.communicator][-1] = payload.ranks
+                communicator = found.setdefault(payload.communicator, _Communicator(payload.ranks, {}))
+                communicator.size = payload.ranks
                 if payload.rank is not None:
-                    members[payload.communicator][payload.rank] = part
-        return members
+                    communicator.parts[payload.rank] = part
+        return found
 
-    def _find_world(self) -> dict[str, int] | None:
-        """Return the largest communicator that all ranks of the file are in; None without one."""
-        parts = set(range(len(self._parts)))
-        whole = {
-            name: found[-1]
-            for name, found in self._communicators.items()
-            if parts == {part for rank, part in found.items() if rank >= 0} and found[-1] >= len(parts)
-        }
-        return dict([max(whole.items(), key=lambda item: item[1])]) if whole else None
+    def _find_ranks(self) -> tuple[list[int | None], int | None]:
+        """Return the global rank of each part, and the number of ranks; None if no communicator tells them.
 
-    def _rank_parts(self) -> tuple[list[int | None], int | None]:
-        """Return the global rank of each part, and the number of ranks."""
-        world = self._find_world()
-        if world is not None:
-            ((name, size),) = world.items()
-            ranks = {part: rank for rank, part in self._communicators[name].items() if rank >= 0}
-            return [ranks[at] for at in range(len(self._parts))], size
-        return [None] * len(self._parts), None
+        The world is the largest communicator that all parts of the file are in.
+        """
+        places = range(len(self._parts))
+        whole = [
+            each
+            for each in self._communicators.values()
+            if set(each.parts.values()) == set(places) and each.size >= len(places)
+        ]
+        if not whole:
+            return [None] * len(places), None
+        world = max(whole, key=lambda each: each.size)
+        ranks = {part: rank for rank, part in world.parts.items()}
+        return [ranks[at] for at in places], world.size
 
     def _make_rank(self, at: int) -> RankEvents:
         part, rows = self._parts[at], _Rows()
-        ranks, world_size = self._rank_parts()
         self._add_device_work(part, rows)
         self._add_calls(part, rows)
         self._add_ranges(part, rows)
-        described = self._add_collectives(part, rows, ranks, world_size)
+        described = self._add_collectives(part, rows)
         numbers = {name: np.concatenate(pieces) for name, pieces in rows.pieces.items()}
         numbers["start_ns"] = numbers["start_ns"] + self._origin_ns
         return RankEvents(
@@ -203,26 +211,22 @@ class NsightReader:
             categories=rows.categories,
             names=rows.names,
             arguments=described,
-            rank=ranks[at],
-            world_size=world_size,
-            devices=tuple(self._database.read_texts("TARGET_INFO_GPU", "id", "name").values())[:1],
-            host=self._find_host(),
+            rank=self._ranks[at],
+            world_size=self._world_size,
+            devices=self._devices,
+            host=self._host,
             has_nccl=any(name.startswith("nccl") for name in rows.names),
         )
 
     def _find_host(self) -> str:
-        texts = self._database.read_texts("TARGET_INFO_SYSTEM_ENV", ROW, "name")
+        names = self._database.read_texts("TARGET_INFO_SYSTEM_ENV", ROW, "name")
         values = self._database.read_texts("TARGET_INFO_SYSTEM_ENV", ROW, "value")
-        return next((values.get(row, "") for row, name in texts.items() if name == "Hostname"), "")[
-            :_MAX_NAME
-        ]
+        host = next((values.get(row, "") for row, name in names.items() if name == "Hostname"), "")
+        return host[:_MAX_NAME]
 
     def _add_device_work(self, part: _Part, rows: _Rows) -> None:
-        for table, category in (
-            (self._kernels, "kernel"),
-            (self._copies, "gpu_memcpy"),
-            (self._fills, "gpu_memset"),
-        ):
+        tables = {"kernel": self._kernels, "gpu_memcpy": self._copies, "gpu_memset": self._fills}
+        for category, table in tables.items():
             own = (table["globalPid"] == part.process) & (table["deviceId"] == part.device)
             own &= _have_times(table)
             found = {name: values[own] for name, values in table.items()}
@@ -293,18 +297,15 @@ class NsightReader:
             thread=found["globalTid"][kept] & _THREAD_MASK,
         )
 
-    def _add_collectives(
-        self, part: _Part, rows: _Rows, ranks: Sequence[int | None], world_size: int | None
-    ) -> dict[int, dict[str, Any]]:
+    def _add_collectives(self, part: _Part, rows: _Rows) -> dict[int, dict[str, Any]]:
         """Add NCCL's calls as a Kineto trace has them; return the arguments of each row."""
         arguments: dict[int, dict[str, Any]] = {}
-        size = world_size or len(self._parts)
         for thread, ranges in self._nccl.items():
             if part.process not in (ABSENT, thread & ~_THREAD_MASK):
                 continue
-            calls, batches = find_calls(ranges, size if self._has_one_size() else None)
+            calls, batches = find_calls(ranges, self._find_size)
             first = len(rows.names)
-            arguments |= {first + at: self._describe(call, ranks) for at, call in enumerate(calls)}
+            arguments |= {first + at: self._describe(call) for at, call in enumerate(calls)}
             spans = [(call.start_ns, call.end_ns) for call in calls]
             spans += [(batch.start_ns, batch.end_ns) for batch in batches]
             times = np.array(spans, dtype=np.int64).reshape(-1, 2)
@@ -318,27 +319,28 @@ class NsightReader:
             )
         return arguments
 
-    def _has_one_size(self) -> bool:
-        """Return True if all communicators have all ranks: there are two ranks, or all say so."""
-        sizes = {found[-1] for found in self._communicators.values()}
-        return len(sizes) == 1 if sizes else len(self._parts) == 2
+    def _find_size(self, communicator: str | None) -> int | None:
+        """Return the ranks of a communicator; without payloads only two ranks are known to have one."""
+        if communicator in self._communicators:
+            return self._communicators[communicator].size
+        return 2 if not self._communicators and len(self._parts) == 2 else None
 
-    def _describe(self, call: Call, ranks: Sequence[int | None]) -> dict[str, Any]:
+    def _describe(self, call: Call) -> dict[str, Any]:
         payload = call.payload
         found: dict[str, Any] = {"Collective name": call.collective}
-        members = self._communicators.get(payload.communicator or "")
+        communicator = self._communicators.get(payload.communicator or "")
         size = payload.bytes
         if call.is_per_peer and size is not None:
-            size = size * members[-1] if members else None
+            size = size * communicator.size if communicator is not None else None
         if size is not None:
             scattered = call.collective == "reduce_scatter"
             found |= {"dtype": BYTES_DTYPE, "Out msg nelems" if scattered else "In msg nelems": size}
         if payload.communicator is not None:
             found["Process Group Name"] = f"comm {payload.communicator}"
-        if members:
-            found["Group size"] = members[-1]
-            known = [ranks[members[rank]] for rank in range(members[-1]) if rank in members]
-            if len(known) == members[-1] and None not in known:
+        if communicator is not None:
+            found["Group size"] = communicator.size
+            known = [self._ranks[part] for _, part in sorted(communicator.parts.items())]
+            if [*sorted(communicator.parts)] == [*range(communicator.size)] and None not in known:
                 found["Process Group Ranks"] = known
                 if payload.peer is not None and payload.peer < len(known):
                     key = {"send": "Dst Rank", "recv": "Src Rank"}.get(call.collective, "Rank")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import zprof
 from zprof.analysis.analysis import analyse
@@ -231,14 +232,24 @@ def test_a_report_of_nsys_is_answered_with_the_command_that_exports_it(tmp_path:
 def test_groups_of_calls() -> None:
     names = ["ncclGroupStart", "ncclSend", "ncclRecv", "ncclSend", "ncclRecv", "ncclGroupEnd"]
     ranges = [Range(name=name, start_ns=10 * at, end_ns=10 * at + 5) for at, name in enumerate(names)]
-    (call,), batches = find_calls(ranges, ranks=2)
+    (call,), batches = find_calls(ranges, lambda _: 2)
     assert (call.collective, call.start_ns, call.end_ns, batches) == ("alltoall", 10, 55, [])
-    calls, batches = find_calls(ranges, ranks=4)
+    calls, batches = find_calls(ranges, lambda _: 4)
     assert [each.collective for each in calls] == ["send", "recv"] * 2
     assert len(batches) == 1
+    sizes = {"1": 2, "2": 8}
+    for communicator, expected in (
+        ("1", ["alltoall"]),
+        ("2", ["send", "recv"] * 2),
+        ("3", ["send", "recv"] * 2),
+    ):
+        text = f'{{"NCCL communicator ID": {communicator}}}'
+        described = [replace(each, payload=text) for each in ranges]
+        calls, _ = find_calls(described, lambda name: sizes.get(name or ""))
+        assert [each.collective for each in calls] == expected
     nested = [
         Range(name=name, start_ns=at, end_ns=at)
         for at, name in enumerate(["ncclGroupStart"] * 2 + ["ncclAllReduce"] + ["ncclGroupEnd"] * 2)
     ]
-    (call,), batches = find_calls(nested)
+    (call,), batches = find_calls(nested, lambda _: None)
     assert (call.collective, call.end_ns, batches) == ("allreduce", 4, [])
