@@ -91,7 +91,7 @@ def _build_main_sections(report: Report) -> tuple[Section, ...]:
     """Build the main sections: what a stuck job waits for, where time goes, or what holds the memory."""
     if is_stuck(report.hang):
         return build_hang_section(report)
-    if report.time.slowdown is not None and not report.time.per_rank:
+    if report.time.has_only_operations:
         return build_slowdown_section(report.time)
     if report.time.per_rank:
         title = "Where the time goes"
@@ -133,7 +133,7 @@ def _list_job_notes(comparison: Comparison) -> Iterator[Block]:
 def _build_change_section(report: Report) -> tuple[Section, ...]:
     """Build the section of findings, largest saving first, low confidence last."""
     title, lead = "What to change", "Fixes, largest saving first."
-    if not report.findings and (report.endings or (report.time.slowdown and not report.time.per_rank)):
+    if not report.findings and (report.endings or report.time.has_only_operations):
         return ()  # what ended the job, or explains its slowdown, is the answer
     if not report.findings:
         text = "Nothing: none of the tested causes was found."

@@ -487,6 +487,11 @@ class Time(Struct, frozen=True, kw_only=True):
         return self.words.per_step
 
     @property
+    def has_only_operations(self) -> bool:
+        """True for an operation timeline: a slowdown, and no times of single ranks."""
+        return self.slowdown is not None and not self.per_rank
+
+    @property
     def total_name(self) -> str:
         """The name of the sum of the ledger's terms."""
         return "total" if self.is_whole else "step"

@@ -29,6 +29,7 @@ from zprof.analysis.slowdown.graph import (
     OPTIMIZER,
     PARAMS_GATHER,
 )
+from zprof.analysis.time.passes import read_launch_times
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gap_texts import make_gap
 from zprof.model.gaps import Gap
@@ -104,9 +105,7 @@ def _add_directions(messages: Columns, passes: Columns) -> Columns:
 
     A send belongs to the pass that was launched last before it, a receive to its send.
     """
-    launched = np.where(
-        messages.known("launch_start_ns"), messages.ints("launch_start_ns"), messages.ints("start_ns")
-    )
+    launched = read_launch_times(messages)
     is_send = messages.texts("kind").equals(CollectiveKind.SEND.value)
     rank, phase = messages.ints("rank"), Texts.of(_COMPUTE)
     code = np.full(len(messages), -1, dtype=np.int64)

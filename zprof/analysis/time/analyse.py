@@ -41,7 +41,13 @@ from zprof.analysis.time.ledger import (
     list_step_times,
     make_rank_tracks,
 )
-from zprof.analysis.time.passes import NO_PASSES, PassRank, make_pass_rank, make_pass_table
+from zprof.analysis.time.passes import (
+    NO_PASSES,
+    PassRank,
+    make_pass_rank,
+    make_pass_table,
+    read_launch_times,
+)
 from zprof.analysis.time.rank import (
     RankResult,
     RankWork,
@@ -255,11 +261,7 @@ def _find_passes_in_program_steps(collectives: Columns, ranks: Sequence[RankSumm
     the micro-batch is unknown.
     """
     step = collectives.ints("step").copy()
-    launched = np.where(
-        collectives.known("launch_start_ns"),
-        collectives.ints("launch_start_ns"),
-        collectives.ints("start_ns"),
-    )
+    launched = read_launch_times(collectives)
     for rank in ranks:
         if rank.window.has_several_steps:
             own_rows = np.flatnonzero(collectives.ints("rank") == rank.window.rank)

@@ -8,8 +8,7 @@ step is not a forward pass: norms of gradients, metrics.
 import numpy as np
 
 from zprof.analysis.columns import Columns, Texts
-from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.passes import is_move_name
+from zprof.analysis.time.passes import is_move_name, read_launch_times
 from zprof.analysis.time.steps import locate_instants
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.collectives import CollectiveKind
@@ -44,7 +43,7 @@ def make_compute_passes(timeline: RankTimeline, collectives: Columns) -> Columns
     spans = steps.spans[np.searchsorted(steps.begin_ns, kernels[:, 0], side="right") - 1]
     phases = Texts.of(locate_instants(timeline.evidence, kernels[:, 0], spans)[0])
     phases = phases.with_text(phases.equals(Phase.RECOMPUTE), Phase.BACKWARD.value)
-    messages = np.sort(_read_launches(collectives.at(is_message)))
+    messages = np.sort(read_launch_times(collectives.at(is_message)))
     before = np.searchsorted(messages, kernels[:, 0], side="right")
     begins = np.ones(len(kernels), dtype=np.bool_)
     begins[1:] = (np.diff(phases.codes) != 0) | (np.diff(before) > 0) | (np.diff(step) != 0)
@@ -64,7 +63,3 @@ def make_compute_passes(timeline: RankTimeline, collectives: Columns) -> Columns
     is_backward, place = passes.texts("phase").equals(Phase.BACKWARD), np.arange(len(passes))
     is_after = place > by_step.max(np.where(is_backward, place, -1))[by_step.codes]
     return passes.at(~(is_after & passes.texts("phase").equals(Phase.FORWARD))).renumber()
-
-
-def _read_launches(rows: Columns) -> Int64s:
-    return np.where(rows.known("launch_start_ns"), rows.ints("launch_start_ns"), rows.ints("start_ns"))

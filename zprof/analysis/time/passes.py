@@ -74,6 +74,12 @@ def find_candidates(collectives: Columns) -> Mask:
     return is_pass_kind & (sizes >= _SMALL_RATIO * gathers.max(sizes)[gathers.codes])
 
 
+def read_launch_times(collectives: Columns) -> Int64s:
+    """Return when the host launched each collective; its start if the launch is unknown."""
+    launched, start = collectives.ints("launch_start_ns"), collectives.ints("start_ns")
+    return np.where(collectives.known("launch_start_ns"), launched, start)
+
+
 def is_move_name(name: str) -> bool:
     """Return True for kernels and operators that allocate, view, fill or copy."""
     return _MOVE_NAMES.fullmatch(name[:_MAX_NAME]) is not None
@@ -143,8 +149,7 @@ def make_pass_table(collectives: Columns, ranks: Sequence[PassRank]) -> Columns:
 
 def _sort_by_launch(rows: Columns, ranks: Sequence[PassRank]) -> tuple[Columns, list[tuple[int, int]]]:
     """Return the rows sorted by rank and launch, and each rank's start and end row."""
-    known = rows.known("launch_start_ns")
-    launched = np.where(known, rows.ints("launch_start_ns"), rows.ints("start_ns"))
+    launched = read_launch_times(rows)
     place_by_rank = {each.rank: place for place, each in enumerate(ranks)}
     numbers, codes = np.unique(rows.ints("rank"), return_inverse=True)
     place = np.array([place_by_rank.get(rank, -1) for rank in numbers.tolist()], dtype=np.int64)[codes]
@@ -155,7 +160,7 @@ def _sort_by_launch(rows: Columns, ranks: Sequence[PassRank]) -> tuple[Columns, 
         row=rows.row,
         unit=unit.with_text(unit.equals("") | unit.match(_NO_UNIT.fullmatch), None),
         launched_ns=launched,
-        known=known,
+        known=rows.known("launch_start_ns"),
     )
     edges = np.searchsorted(place[order], np.arange(len(ranks) + 1)).tolist()
     return table.at(order).renumber(), list(itertools.pairwise(edges))
