@@ -34,6 +34,7 @@ TIME_LIMIT_S = 420
 SCHEDULE = ("--time-steps", "3")
 #: A cause is told from chance over more steps.
 PLANTED_SCHEDULE, PLANTED_STEPS = ("--memory-steps", "0", "--time-steps", "12"), 18
+_MAX_ERRORS = 8000
 BUSY = "while True: pass"
 
 
@@ -184,9 +185,10 @@ def list_planted_cells() -> Iterator[Cell]:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A recorded cell: its report, and what each rank wrote about itself."""
+    """A recorded cell: its report, and what each rank wrote about itself. ``errors``: the last it printed."""
 
     code: int
+    errors: str
     run: Run
     report: Report
     truth: Mapping[int, Mapping[str, object]]
@@ -257,8 +259,9 @@ def record_cell(
         timeout=TIME_LIMIT_S,
         check=False,
     )
+    errors = done.stderr.decode(errors="replace")[-_MAX_ERRORS:]
     if not run.exists():
-        raise NotRecorded(done.stderr.decode(errors="replace")[-2000:])
+        raise NotRecorded(errors)
     known, starts, added = (
         {
             int(path.stem.removeprefix(name)): json.loads(path.read_text())
@@ -269,6 +272,7 @@ def record_cell(
     loaded = load(run)
     return Outcome(
         code=done.returncode,
+        errors=errors,
         run=loaded,
         report=diagnose(loaded),
         truth=known,

@@ -24,7 +24,7 @@ def record_planted(program: str, options: str, folder: Path) -> tuple[Outcome, F
     """
     cell = Cell(program=program, options=tuple(options.split()))
     outcome = record_cell(cell, folder, schedule=PLANTED_SCHEDULE, steps=STEPS)
-    assert outcome.code == 0
+    assert outcome.code == 0, outcome.errors
     first = outcome.report.findings[0]
     assert outcome.is_crowded or first.cause in outcome.confident
     return outcome, first

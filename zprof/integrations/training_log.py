@@ -50,8 +50,8 @@ LOG_NAME = "zprof.jsonl"
 WINDOW = RecordingSchedule(skip=0, memory=1, time=2)
 #: Windows of this rank that stay on disk: the last one, and the one that may still be analysed.
 _MAX_WINDOWS = 2
-#: How long ranks may take to write a window, and its analysis may take.
-_RANKS_TIMEOUT_S, _ANALYSIS_TIMEOUT_S = 30.0, 300.0
+#: How long the ranks may take to write a window, its analysis, and both at the end of training.
+_RANKS_TIMEOUT_S, _ANALYSIS_TIMEOUT_S, _CLOSE_TIMEOUT_S = 30.0, 300.0, 120.0
 _POLL_S = 0.05
 _MAX_ERROR_BYTES = 1 << 16
 _log = logging.getLogger("zprof")
@@ -142,6 +142,14 @@ class _Window(Struct):
     run: LiveRun
     deadline_s: float
     analysis: tuple[Child, IO[bytes]] | None = None
+
+    def stop_analysis(self) -> None:
+        """End its analysis, if there is one; it may be started again."""
+        if self.analysis is not None:
+            child, errors = self.analysis
+            child.end()
+            errors.close()
+            self.analysis = None
 
 
 class TrainingLog:
@@ -247,7 +255,7 @@ class TrainingLog:
         window = self._pending[0]
         if window.analysis is None:
             if window.run.look().finished or time.monotonic() > window.deadline_s:
-                window.analysis = _start_analysis(window.path)
+                window.analysis = _start_analysis(window.path, is_idle=self._is_on)
                 window.deadline_s = time.monotonic() + _ANALYSIS_TIMEOUT_S
             return
         child, errors = window.analysis
@@ -273,13 +281,14 @@ class TrainingLog:
     def _close(self) -> None:
         if self._recorder is not None:
             self._recorder.close("failed")  # an incomplete window is not logged
-        deadline_s = time.monotonic() + _RANKS_TIMEOUT_S
+        for window in self._pending:
+            window.stop_analysis()  # no training is disturbed any more: at idle priority it may never end
+        deadline_s = time.monotonic() + _CLOSE_TIMEOUT_S
         while self._pending and time.monotonic() < deadline_s:
             self._guard.run("training log", self._poll)
             time.sleep(_POLL_S)
         for window in self._pending:
-            if window.analysis is not None:
-                window.analysis[0].end()
+            window.stop_analysis()
         if self._rank == 0:
             shutil.rmtree(self._folder / "windows", ignore_errors=True)
         self._model = self._optimizer = self._training = None
@@ -289,12 +298,14 @@ def _figures_path(window: Path) -> Path:
     return window.with_suffix(".json")
 
 
-def _start_analysis(window: Path) -> tuple[Child, IO[bytes]]:
+def _start_analysis(window: Path, *, is_idle: bool) -> tuple[Child, IO[bytes]]:
     """Start to write the window's figures to a file; its last line on the other file says why it failed."""
     figures = str(_figures_path(window))
     command = [sys.executable, "-m", "zprof", "baseline", "save", str(window), "-o", figures, "--force"]
     errors = tempfile.TemporaryFile()  # noqa: SIM115, closed when the figures are read
-    return start_idle(command, errors, errors), errors
+    if is_idle:
+        return start_idle(command, errors, errors), errors
+    return Child(command, stdout=errors, stderr=errors), errors
 
 
 def _read_last_line(errors: IO[bytes]) -> str:

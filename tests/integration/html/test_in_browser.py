@@ -1,12 +1,11 @@
 """The HTML report in a real browser: no error, no request, themes, no scripts, on paper, hostile names."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.browser import Tab, browser, executable
+from tests.support.browser import Tab, executable
 from tests.support.hostile_names import NAMES, poisoned
 from tests.support.reports import memory_only, trace
 from zprof.reports.formats import by_name
@@ -28,26 +27,11 @@ SEGMENT = "getComputedStyle(document.querySelector('rect.tenant-parameters')).fi
 
 
 @pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with browser(tmp_path_factory.mktemp("browser")) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def charted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with a memory timeline, thus with a script."""
     path = tmp_path_factory.mktemp("page") / "memory.html"
     path.write_text(render(memory_only()), encoding="utf-8")
     return path
-
-
-@pytest.fixture(autouse=True)
-def usual(request: pytest.FixtureRequest) -> None:
-    """Each test begins with a light system, scripts on, a window of usual size."""
-    tab: Tab = request.getfixturevalue("tab")
-    tab.call("Emulation.setScriptExecutionDisabled", value=False)
-    tab.prefer("light")
-    tab.size(1280, 900)
 
 
 def test_it_renders_without_a_complaint_or_a_request(tab: Tab, charted: Path) -> None:

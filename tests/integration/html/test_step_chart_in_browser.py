@@ -2,12 +2,11 @@
 
 import importlib.util
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.browser import Tab, browser, executable
+from tests.support.browser import Tab, executable
 from tests.support.hostile_names import NAMES, poisoned
 from tests.support.reports import memory_only, straggler
 from tests.support.simulations import make_three_hosts, simulated
@@ -35,12 +34,6 @@ WIDTHS = (400, 1000, 1600)
 
 
 @pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with browser(tmp_path_factory.mktemp("browser")) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def charted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "step.html"
     path.write_text(render_html(build_report_page(straggler(), make_overview())), encoding="utf-8")
@@ -56,15 +49,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     page = build_report_page(diagnose(analysis), build_step_overview(analysis))
     path.write_text(render_html(page), encoding="utf-8")
     return path
-
-
-@pytest.fixture(autouse=True)
-def usual(request: pytest.FixtureRequest) -> None:
-    """Each test begins with a light system, scripts on, a window of usual size."""
-    tab: Tab = request.getfixturevalue("tab")
-    tab.call("Emulation.setScriptExecutionDisabled", value=False)
-    tab.prefer("light")
-    tab.size(1280, 900)
 
 
 def open_at_chart(tab: Tab, path: Path) -> None:
