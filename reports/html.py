@@ -1,31 +1,36 @@
 """Render a page as a single self-contained HTML file that works offline and without JavaScript.
 
 Everything inserted by a template is made printable, shortened and escaped here and nowhere else. Only the
-package's style sheet and script, and JSON data without ``<``, are inserted verbatim.  A
+package's style sheet, scripts and pages of findings, and JSON data without ``<``, are inserted verbatim.  A
 Content-Security-Policy blocks all loading, and allows only this style sheet and this script, by their hashes.
 
 A fragment is for another page, such as the output of a notebook cell: it has no scripts, its style sheet
-applies to itself only, and zoomable charts are omitted.
+applies to itself only, and zoomable charts and pages of findings are omitted.
 """
 
 import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from msgspec.structs import replace
 
+from zprof.base.errors import BadInput
 from zprof.base.formatting import printable, shorten
 from zprof.model.quantities import Value, format_value
 from zprof.model.step_overview import OverviewLane
+from zprof.reports.finding_pages import read_page
 from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page, StepChart
 from zprof.reports.table import MAX_ROWS, UNKNOWN, Cell, Marked, Table
 from zprof.reports.text import format_omission, select_rows
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
 
 #: Style classes of chart lines, in order.
 LINE_COLOURS = ("series-a", "series-b", "series-c", "series-d")
@@ -47,19 +52,17 @@ def render_html(page: Page) -> str:
         elif isinstance(block, StepChart):
             scripts.append(("step-data", build_step_data(block), Markup(_read_file("step_chart.js"))))
     style = _read_file("style.css")
+    environment = make_environment()
+    environment.filters["explained"] = render_explanation
     sources = " ".join(_format_source(script) for _, _, script in scripts) or "'none'"
-    text = (
-        make_environment()
-        .get_template("page.html.j2")
-        .render(
-            page=page,
-            style=Markup(style),
-            scripts=scripts,
-            policy=(
-                f"default-src 'none'; script-src {sources}; style-src {_format_source(style)}; "
-                "img-src data:; base-uri 'none'; form-action 'none'"
-            ),
-        )
+    text = environment.get_template("page.html.j2").render(
+        page=page,
+        style=Markup(style),
+        scripts=scripts,
+        policy=(
+            f"default-src 'none'; script-src {sources}; style-src {_format_source(style)}; "
+            "img-src data:; base-uri 'none'; form-action 'none'"
+        ),
     )
     return text.rstrip("\n") + "\n"
 
@@ -75,7 +78,11 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals["line_legend"] = _build_line_legend
+    first_cards: dict[str, str] = {}
+    # Anchor of the first card on a page that explains a finding: only this card contains the explanation.
+    environment.globals["first_card"] = first_cards.setdefault
     environment.filters |= {
+        "explained": lambda finding: "",
         "short": _shorten,
         "macro": _get_macro_name,
         "left_out": _format_omission,
@@ -111,6 +118,53 @@ def _format_omission(table: Table) -> str:
     return format_omission(min(len(table.rows), MAX_ROWS), table.total, table.noun).replace(
         "-f json", "zprof report RUN -f json"
     )
+
+
+def render_explanation(finding: str) -> Markup:
+    """Return the sections of the page of a finding, which load nothing; empty if this version has no page."""
+    from markdown_it import MarkdownIt
+
+    try:
+        _, _, page = read_page(finding).partition("\n")
+    except BadInput:
+        return Markup()
+
+    def open_table(*_: object) -> str:
+        name = escape(f"Table of {finding}")
+        return (
+            f'<div class="scroll" tabindex="0" role="group" aria-label="{name}">'
+            f'<table><caption class="unseen">{name}</caption>\n'
+        )
+
+    def draw_code(_: object, tokens: "Sequence[Token]", index: int, *__: object) -> str:
+        return f'<pre tabindex="0"><code>{escape(tokens[index].content)}</code></pre>\n'
+
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    parser.add_render_rule("table_open", open_table)
+    parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    parser.add_render_rule("fence", draw_code)
+    parser.add_render_rule("code_block", draw_code)
+    tokens = parser.parse(page)
+    for token in tokens:
+        token.attrs.pop("style", None)
+        if token.tag == "h2":
+            token.tag = "h4"
+        elif token.type == "th_open":
+            token.attrSet("scope", "col")
+        token.children = _drop_local_links(token.children) if token.children else token.children
+    return Markup(parser.renderer.render(tokens, parser.options, {}))
+
+
+def _drop_local_links(tokens: "Sequence[Token]") -> "list[Token]":
+    """Return inline tokens without links to other files, whose text stays; the others send no referrer."""
+    kept, is_kept = [], True
+    for token in tokens:
+        if token.type == "link_open":
+            is_kept = str(token.attrGet("href")).startswith(("https://", "http://"))
+            token.attrSet("rel", "noreferrer")
+        if is_kept or token.type not in ("link_open", "link_close"):
+            kept.append(token)
+    return kept
 
 
 def _build_line_legend(chart: LineChart) -> tuple[LegendEntry, ...]:

@@ -86,6 +86,17 @@ class Facts(Struct, frozen=True, kw_only=True):
     values_first: bool = False
 
 
+class Explanation(Struct, frozen=True, kw_only=True):
+    """The documentation page of a finding: HTML contains it, other outputs name the command to read it."""
+
+    finding: str
+
+    @property
+    def text(self) -> str:
+        """Return the command that shows the page."""
+        return f"zprof explain {self.finding}"
+
+
 class Card(Struct, frozen=True, kw_only=True):
     """A self-contained item with labelled parts.  ``tone``: high, medium or low."""
 
@@ -93,7 +104,7 @@ class Card(Struct, frozen=True, kw_only=True):
     note: str
     tone: str
     text: str
-    parts: tuple[tuple[str, "Paragraph | Facts | Code"], ...] = ()
+    parts: tuple[tuple[str, "Paragraph | Facts | Code | Explanation"], ...] = ()
 
 
 class LegendEntry(Struct, frozen=True, kw_only=True):

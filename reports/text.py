@@ -30,6 +30,7 @@ from zprof.reports.page import (
     Block,
     Card,
     Code,
+    Explanation,
     Facts,
     HeatMap,
     Icicle,
@@ -465,7 +466,7 @@ def _render_icicle(icicle: Icicle) -> list[str]:
     return [*lines, *(wrap(omission) if omission else [])]
 
 
-def _render_part(label: str, part: Paragraph | Facts | Code) -> Iterator[str]:
+def _render_part(label: str, part: Paragraph | Facts | Code | Explanation) -> Iterator[str]:
     """Yield the lines of a labelled part; code is not wrapped."""
     first = f"{_CARD}{label:<{_LABEL}}"
     if isinstance(part, Facts):

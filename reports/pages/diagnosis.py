@@ -17,6 +17,7 @@ from zprof.reports.page import (
     Block,
     Card,
     Code,
+    Explanation,
     Facts,
     Item,
     ItemList,
@@ -173,12 +174,12 @@ def _build_full_card(finding: Finding, *, verdict: str) -> Card:
         (format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence[:_MAX_EVIDENCE]
     )
     lines = _shorten_fix(finding, _MAX_FIX_LINES)
-    parts: tuple[tuple[str, Paragraph | Facts | Code], ...] = (
+    parts: tuple[tuple[str, Paragraph | Facts | Code | Explanation], ...] = (
         ("evidence", Facts(rows=evidence, values_first=True)),
         *build_change_parts(finding),
         *build_location_parts(finding),
         ("fix", Code(lines=tuple(lines))),
-        ("more", Paragraph(text=f"zprof explain {finding.id}")),
+        ("more", Explanation(finding=finding.id)),
     )
     card = _build_short_card("1", finding)
     text = "" if finding.sentence in verdict else finding.sentence

@@ -12,7 +12,19 @@ from zprof.model.gaps import Gap
 from zprof.model.quantities import Unit, format_number
 from zprof.model.report import Report
 from zprof.model.time import Time
-from zprof.reports.page import GAPS, Card, Code, Facts, Item, ItemList, Note, Paragraph, Section, make_section
+from zprof.reports.page import (
+    GAPS,
+    Card,
+    Code,
+    Explanation,
+    Facts,
+    Item,
+    ItemList,
+    Note,
+    Paragraph,
+    Section,
+    make_section,
+)
 from zprof.reports.pages.names import format_ranks
 from zprof.reports.table import Column, Kind, Mark, Opens, Row, Table
 
@@ -141,13 +153,13 @@ def build_finding_section(report: Report) -> tuple[Section, ...]:
 def build_finding_card(number: int, finding: Finding) -> Card:
     """Build the card of a finding with all its parts."""
     evidence = tuple((format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence)
-    parts: tuple[tuple[str, Paragraph | Facts | Code], ...] = (
+    parts: tuple[tuple[str, Paragraph | Facts | Code | Explanation], ...] = (
         ("evidence", Facts(rows=evidence[:_MAX_EVIDENCE], values_first=True)),
         *build_change_parts(finding),
         *build_location_parts(finding),
         ("fix", Code(lines=tuple(finding.fix.split("\n")))),
         ("disprove", Paragraph(text=finding.disprove)),
-        ("read", Paragraph(text=f"zprof explain {finding.id}")),
+        ("read", Explanation(finding=finding.id)),
     )
     return Card(
         title=f"{number} {finding.id} {finding.cause}",

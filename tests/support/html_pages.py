@@ -85,11 +85,18 @@ class Parsed(HTMLParser):
 
 _STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 _SCRIPT = re.compile(r"<script>.*?</script>", re.DOTALL)
+_EXPLANATION = re.compile(r'(<details class="explanation">).*?(</details>)', re.DOTALL)
 _HASH = re.compile(r"sha256-[A-Za-z0-9+/=]+")
 
 
+def without_explanations(page: str) -> str:
+    """The page without the pages of findings, which are about steps in general, and change on their own."""
+    return _EXPLANATION.sub(r"\1\2", page)
+
+
 def without_assets(page: str) -> str:
-    """The page without style and script, and without their hashes."""
+    """The page without style, script, their hashes, and the pages of findings."""
+    page = without_explanations(page)
     page = _STYLE.sub("<style>(style.css)</style>", page)
     page = _SCRIPT.sub("<script>(script.js)</script>", page)
     return _HASH.sub("(hash)", page)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.html_pages import without_explanations
 from tests.support.tui_app import LARGE, app_on, play, screen_text, settle
 from zprof.cli import main
 from zprof.run.reader import load as open_run
@@ -56,7 +57,7 @@ def find_steps(text: str) -> list[str]:
 
 def write_report(path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> str:
     assert main(["report", str(path), "-f", form]) == 0
-    return capsys.readouterr().out
+    return without_explanations(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("form", ["text", "md", "html", "json"])

@@ -8,15 +8,21 @@ from importlib import resources
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.html_pages import Parsed
 from tests.support.report_pages import PAGES
-from tests.support.reports import SITUATIONS
+from tests.support.reports import SITUATIONS, slower
+from zprof.model.findings import read_index
+from zprof.reports.finding_pages import read_page
 from zprof.reports.formats import render_page_html
+from zprof.reports.html import render_explanation
 from zprof.reports.pages.report import build_report_page
 
 WITH_TIMELINE = frozenset({"memory_only", "snapshot", "snapshot_report", "report_memory"})
 UNITLESS = frozenset({"rank", "waiting ranks", "step", "stream"})
+MARKDOWN_TAGS = {"h4", "p", "strong", "em", "code", "pre", "ul", "ol", "li", "a", "div",
+                 "table", "caption", "thead", "tbody", "tr", "th", "td"}  # fmt: skip
 EVERY_PAGE = {
     **PAGES,
     **{name: lambda make=make: build_report_page(make()) for name, make in SITUATIONS.items()},
@@ -41,7 +47,8 @@ def test_a_page_has_a_structure_that_can_be_followed(name: str) -> None:
     ids = [element.attributes["id"] for element in seen.elements if "id" in element.attributes]
     assert len(ids) == len(set(ids))
     targets = [e.attributes["aria-labelledby"] for e in seen.elements if "aria-labelledby" in e.attributes]
-    targets += [link.attributes["href"].removeprefix("#") for link in seen.all("a")]
+    hrefs = [link.attributes["href"] for link in seen.all("a")]
+    targets += [href.removeprefix("#") for href in hrefs if href.startswith("#")]
     assert set(targets) <= set(ids)
     levels = [int(element.tag[1]) for element in seen.elements if re.fullmatch("h[1-6]", element.tag)]
     assert (levels[0], levels.count(1)) == (1, 1)
@@ -62,7 +69,8 @@ def test_nothing_is_loaded_and_only_named_scripts_run(name: str) -> None:
         assert element.tag not in {"link", "iframe", "object", "embed", "img", "base", "form", "video"}
         assert not {"src", "action", "style", "srcset", "data"} & set(element.attributes)
         assert not [attribute for attribute in element.attributes if attribute.startswith("on")]
-        assert element.attributes.get("href", "#").startswith("#")
+        is_explained = "details" in element.path and element.attributes.get("rel") == "noreferrer"
+        assert element.attributes.get("href", "#").startswith(("#", "https://") if is_explained else "#")
     scripts = ["".join(e.texts) for e in seen.all("script") if "type" not in e.attributes]
     styles = ["".join(e.texts) for e in seen.all("style")]
     assert len(scripts) == (1 if name in WITH_TIMELINE else 0)
@@ -86,6 +94,30 @@ def test_tables_have_captions_scopes_and_units(name: str) -> None:
         for head, inside in pairwise([*seen.elements, seen.elements[0]]):
             if head.tag == "th" and head.attributes.get("class") == "number" and head.text not in UNITLESS:
                 assert (inside.tag, inside.attributes.get("class")) == ("span", "unit"), head.text
+
+
+@pytest.mark.parametrize("finding", [entry.id for entry in read_index()])
+def test_every_finding_is_explained_without_the_command(finding: str) -> None:
+    seen = Parsed(render_explanation(finding))
+    source = read_page(finding)
+    assert seen.problems == []
+    assert [head.text for head in seen.all("h4")] == re.findall(r"^## (.*)$", source, re.MULTILINE)
+    assert len(seen.all("pre")) >= source.count("\n```") / 2
+    assert len(seen.all("table")) == len(seen.all("caption")) == source.count("|---|\n")
+    assert {head.attributes["scope"] for head in seen.all("th")} <= {"col"}
+    hrefs = [link.attributes["href"] for link in seen.all("a")]
+    assert hrefs == re.findall(r"\]\((https://[^)]*)\)", source)
+    assert {element.tag for element in seen.elements} <= MARKDOWN_TAGS
+
+
+def test_a_page_explains_a_finding_once_and_an_unknown_one_never() -> None:
+    report = slower()
+    first, *_ = report.findings
+    twice = replace(report, findings=(first, first, replace(first, id="../ZP301"), replace(first, id="")))
+    seen = Parsed(render_page_html(build_report_page(twice)))
+    assert len([e for e in seen.all("details") if e.attributes.get("class") == "explanation"]) == 1
+    assert [e.text for e in seen.all("a") if "article" in e.path] == [f"{first.id} explained"]
+    assert seen.text.count("zprof explain") == 2
 
 
 CSS = (resources.files("zprof.reports") / "templates/style.css").read_text(encoding="utf-8")
