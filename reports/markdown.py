@@ -20,6 +20,7 @@ from zprof.reports.page import (
     Page,
     Paragraph,
     VerdictBlock,
+    WaitGraph,
 )
 from zprof.reports.table import Cell, Kind, Row, Table, format_cell
 from zprof.reports.text import format_omission, format_table_note, get_column_unit, select_rows
@@ -108,6 +109,8 @@ def _list_pieces(block: Block, section: str) -> list[str]:
         ]
     if isinstance(block, Table):
         return _list_table_pieces(block, section)
+    if isinstance(block, WaitGraph):
+        return _list_pieces(block.text, section)
     if isinstance(block, Icicle):
         return [_format_icicle(block)] if block.max_text_rows else []
     return [_format_card(block)] if isinstance(block, Card) else []

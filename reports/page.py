@@ -330,8 +330,46 @@ class StepChart(Struct, frozen=True, kw_only=True):
     overview: StepOverview
 
 
+class WaitLane(Struct, frozen=True, kw_only=True):
+    """The part of a lane in one row of a wait graph: ``x`` in pixels from the left.
+
+    ``starts``, ``ends``: it comes from the middle of the row, or goes no further. ``joins``: the row waits
+    for what the lane leads to. ``arrives``: it leads to this row.
+    """
+
+    x: int
+    starts: bool
+    ends: bool
+    joins: bool
+    arrives: bool
+    is_cause: bool
+
+
+class WaitRow(Struct, frozen=True, kw_only=True):
+    """The name of a box of ranks, or (``is_wait``) one of its waits, and the lanes beside it."""
+
+    text: str
+    mark: str = ""
+    is_cause: bool = False
+    is_wait: bool = False
+    lanes: tuple[WaitLane, ...] = ()
+
+
+class WaitGraph(Struct, frozen=True, kw_only=True):
+    """Boxes of ranks with arrows to what they wait for; ``width``: of all lanes, in pixels.
+
+    ``text``: replaces it in outputs without drawings.
+    """
+
+    title: str
+    width: int
+    rows: tuple[WaitRow, ...]
+    notes: tuple[str, ...]
+    text: Code
+
+
 Text = VerdictBlock | Paragraph | Note | Code | ItemList | KeyFigures | Facts | Table | Card
-Drawing = Bars | HeatMap | AreaChart | LineChart | Icicle | StepChart
+Drawing = Bars | HeatMap | AreaChart | LineChart | Icicle | StepChart | WaitGraph
 Block = Text | Drawing
 
 

@@ -42,6 +42,7 @@ from zprof.reports.page import (
     Paragraph,
     Section,
     VerdictBlock,
+    WaitGraph,
 )
 from zprof.reports.table import Bar, Cell, Column, Kind, Row, Table, format_cell
 
@@ -364,6 +365,8 @@ def _render_block(block: Block) -> list[str]:
         return _render_facts(block)
     if isinstance(block, Table):
         return render_table(block)
+    if isinstance(block, WaitGraph):
+        return _render_block(block.text)
     if isinstance(block, Icicle):
         return _render_icicle(block)
     if isinstance(block, HeatMap):

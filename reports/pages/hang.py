@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from zprof.base.formatting import format_ns, name_ranks, printable, shorten
+from zprof.base.formatting import format_ns, format_ranges, name_ranks, printable, shorten
 from zprof.model.cursor import Cursor, read
 from zprof.model.endings import describe_end, describe_moment, name_place
 from zprof.model.hang import (
@@ -32,7 +32,8 @@ from zprof.model.hang import (
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report
 from zprof.reports.layout import wrap
-from zprof.reports.page import Code, Item, ItemList, Note, Section, make_section
+from zprof.reports.page import Code, Item, ItemList, Note, Section, WaitGraph, make_section
+from zprof.reports.pages.wait_graph import build_wait_graph
 from zprof.reports.table import (
     MAX_LINES,
     Cell,
@@ -105,8 +106,8 @@ def build_hang_section(report: Report) -> tuple[Section, ...]:
     )
 
 
-def _draw_waits(hang: Hang) -> Code | None:
-    """Draw who waits for whom: one line per set of ranks, with the first operation in which they wait."""
+def _draw_waits(hang: Hang) -> WaitGraph | None:
+    """Draw who waits for whom; in text one line per set of ranks, with the first operation."""
     groups = group_waits(hang)
     if not groups:
         return None
@@ -121,7 +122,7 @@ def _draw_waits(hang: Hang) -> Code | None:
         ]
     if len(groups) > _MAX_WAITS:
         lines.append(f"and {len(groups) - _MAX_WAITS} more sets of ranks")
-    return Code(title="waits", lines=tuple(lines))
+    return build_wait_graph(hang, groups, Code(title="waits", lines=tuple(lines)))
 
 
 def _list_culprits(hang: Hang) -> ItemList | None:
@@ -388,7 +389,7 @@ def _format_operation(operation: StuckOperation, columns: int) -> Iterator[str]:
     yield printable(f"{operation.operation} #{operation.sequence}")
     is_named = operation.description not in ("", operation.group)
     name = f"{operation.description} (process group {operation.group})" if is_named else operation.group
-    members = _format_ranges(operation.ranks)
+    members = format_ranges(operation.ranks)
     if operation.size is None:
         members = f"{members}; others are not known" if members else "unknown"
     elif operation.unnamed:
@@ -399,10 +400,10 @@ def _format_operation(operation: StuckOperation, columns: int) -> Iterator[str]:
         "group": name,
         "role": operation.role or "unknown",
         "its ranks": members,
-        "in it": _format_ranges(operation.entered),
-        "late": _format_ranges(operation.late) or "none",
-        "left it": _format_ranges(operation.finished),
-        "unknown of": _format_ranges(operation.unknown),
+        "in it": format_ranges(operation.entered),
+        "late": format_ranges(operation.late) or "none",
+        "left it": format_ranges(operation.finished),
+        "unknown of": format_ranges(operation.unknown),
         "entered at": describe_location(operation.location) if operation.location else "unknown: no frames",
     }
     for label, fact in facts.items():
@@ -446,17 +447,6 @@ def _format_rank(hang: Hang, rank: int, columns: int) -> Iterator[str]:
 
 def _format_fact(label: str, fact: str, columns: int) -> list[str]:
     return wrap(printable(fact), first=f"  {label:<{_LABEL_WIDTH}}", width=columns)
-
-
-def _format_ranges(ranks: Sequence[int]) -> str:
-    """Format ranks as ``0-3, 8, 10-13``."""
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
 def build_ending_section(report: Report) -> tuple[Section, ...]:

@@ -98,6 +98,17 @@ def name_ranks(ranks: Sequence[int], max_ranks: int = 8) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
+def format_ranges(ranks: Sequence[int]) -> str:
+    """Format ranks as ``0-3, 8, 10-13``."""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
 def name_signal(number: int) -> str:
     """Return "SIGKILL"; real-time signals only have a number."""
     try:

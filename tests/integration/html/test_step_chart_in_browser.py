@@ -1,11 +1,10 @@
 """The step chart in a real browser: read, zoomed, by keys, on paper, without scripts, accessible."""
 
-import importlib.util
-import json
 from pathlib import Path
 
 import pytest
 
+from tests.support.axe import find_serious, needs_axe
 from tests.support.browser import Tab, executable
 from tests.support.hostile_names import NAMES, poisoned
 from tests.support.reports import memory_only, straggler
@@ -27,9 +26,6 @@ FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(
 #: Of the step made by hand: the place of rank 0's group lane in px, from the data that the script draws.
 LANE = "JSON.parse(document.getElementById('step-data').textContent).rows[1].lanes[1]"
 LAST_TIME = "[...document.querySelectorAll('#step-figure svg.times text')].pop().textContent"
-#: The impacts of axe-core that nobody should meet.
-SERIOUS = ("serious", "critical")
-AXE = "axe_core_python"
 WIDTHS = (400, 1000, 1600)
 
 
@@ -172,26 +168,12 @@ def test_hostile_names_do_nothing(tab: Tab, tmp_path: Path) -> None:
     assert tab.requests() == [path.as_uri()]
 
 
-@pytest.mark.skipif(importlib.util.find_spec(AXE) is None, reason=f"{AXE} is not installed")
+@needs_axe
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(tab: Tab, recorded: Path, scheme: str) -> None:
-    spec = importlib.util.find_spec(AXE)
-    assert spec is not None
-    assert spec.origin is not None
     tab.prefer(scheme)
     tab.open(recorded)
-    tab.call(
-        "Runtime.evaluate", expression=(Path(spec.origin).parent / "axe.min.js").read_text(encoding="utf-8")
-    )
-    found = tab.value(
-        "axe.run(document, { resultTypes: ['violations'] }).then(r => JSON.stringify(r.violations))"
-    )
-    serious = [
-        (each["id"], [node["html"][:120] for node in each["nodes"][:3]])
-        for each in json.loads(found)
-        if each["impact"] in SERIOUS
-    ]
-    assert serious == []
+    assert find_serious(tab) == []
 
 
 def test_the_size_of_a_page_is_small(recorded: Path) -> None:
