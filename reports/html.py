@@ -168,10 +168,9 @@ def _drop_local_links(tokens: "Sequence[Token]") -> "list[Token]":
 
 
 def _build_line_legend(chart: LineChart) -> tuple[LegendEntry, ...]:
-    entries = zip(LINE_COLOURS, chart.lines, strict=False)
     return tuple(
-        LegendEntry(colour=colour, letter=str(number), name=line.name)
-        for number, (colour, line) in enumerate(entries, start=1)
+        LegendEntry(colour="series-muted" if line.is_muted else colour, letter=str(number), name=line.name)
+        for number, (colour, line) in enumerate(zip(LINE_COLOURS, chart.lines, strict=False), start=1)
     )
 
 

@@ -245,6 +245,12 @@ class Icicle(Struct, frozen=True, kw_only=True):
         """Return the number of levels."""
         return max(box.depth for box in self.boxes) + 1
 
+    @property
+    def steps(self) -> tuple[tuple[IcicleBox, int], ...]:
+        """Return each box and how much deeper the next one is: 1 has children, negative closes parents."""
+        depths = [box.depth for box in self.boxes] + [0]
+        return tuple((box, depths[at + 1] - box.depth) for at, box in enumerate(self.boxes))
+
     def select_rows(self, max_rows: int) -> tuple[IcicleBox, ...]:
         """Return the widest boxes in order; parents are at least as wide as their children."""
         order = sorted(
@@ -254,27 +260,33 @@ class Icicle(Struct, frozen=True, kw_only=True):
 
 
 class LinePoint(Struct, frozen=True, kw_only=True):
-    """A point of a line, in percent of the drawing, and its tooltip."""
+    """A point of a line, in percent of the drawing, and its tooltip; ``label``: drawn beside it."""
 
     x: float
     y: float
     text: str
+    label: str = ""
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """A named line."""
+    """A named line, or with ``is_joined`` False only its points; ``is_muted``: grey."""
 
     name: str
     points: tuple[LinePoint, ...]
+    is_joined: bool = True
+    is_muted: bool = False
 
     @property
     def segments(self) -> tuple[tuple[LinePoint, LinePoint], ...]:
         """Return the segments of the line as pairs of points."""
-        return tuple(pairwise(self.points))
+        return tuple(pairwise(self.points)) if self.is_joined else ()
 
 
 class LineChart(Struct, frozen=True, kw_only=True):
-    """Up to four lines with both axes; a table on the page has the same numbers."""
+    """Up to four lines with both axes; a table on the page has the same numbers.
+
+    ``limit``: a line across the horizontal axis.
+    """
 
     title: str
     lines: tuple[Line, ...]
@@ -282,6 +294,7 @@ class LineChart(Struct, frozen=True, kw_only=True):
     marks: tuple[AxisMark, ...]
     x_title: str
     y_title: str
+    limit: AxisMark | None = None
 
 
 class StepLane(Struct, frozen=True, kw_only=True):

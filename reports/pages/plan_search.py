@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
-from math import log2
 
 from zprof.base.formatting import format_decimal_bytes
 from zprof.model.cursor import Cursor, get
@@ -13,6 +12,7 @@ from zprof.reports.pages.plan_tables import (
     IN_FULL,
     choose_size_scale,
     choose_time_scale,
+    compute_tokens_per_s,
     format_integer,
     format_memory_size,
     format_plan_time,
@@ -29,7 +29,9 @@ _MAX_COMMANDS = 6
 _MIN_SHARE = 0.03
 #: Points and labels keep this distance from the edges of a chart, in percent.
 _MARGIN = 6.0
-_MIN_LABEL_DISTANCE = 12.0
+_SHARES = (0, 0.25, 0.5, 0.75, 1)
+#: A chart ends at this multiple of the memory of a device.
+_MAX_MEMORY_RATIO = 2
 _SCHEDULES = {
     PipelineSchedule.GPIPE: "GPipe",
     PipelineSchedule.ONE_F_ONE_B: "1F1B",
@@ -59,7 +61,7 @@ def build_answer_sections(plan: Plan) -> tuple[Section, ...]:
             "search",
             "Search",
             "The fastest layout for each amount of memory; no other is faster with less.",
-            build_front_chart(plan.search),
+            build_layout_chart(plan),
             _build_layout_table("Layouts, fastest first", places, _list_search_notes(plan.search)),
             *_build_commands(plan, plan.search.front),
         )
@@ -68,6 +70,7 @@ def build_answer_sections(plan: Plan) -> tuple[Section, ...]:
         "fits",
         "What fits",
         "The fastest layout of each kind on these devices, with the same global batch.",
+        build_layout_chart(plan) if places else None,
         _build_layout_table("What fits, fastest first", places, _list_tight_notes(plan.suggestions)),
         *_build_commands(plan, plan.suggestions),
     )
@@ -249,44 +252,75 @@ def _get_offload(layout: Layout) -> str | None:
     return "optimizer" if layout.offload_optimizer else None
 
 
-def build_front_chart(search: Search) -> LineChart | None:
-    """Build the chart of memory over step time, with a logarithmic time axis."""
-    if len(search.front) < 2:
+def build_layout_chart(plan: Plan) -> LineChart | None:
+    """Build the chart of speed over memory, with the memory of the device; None if fewer than two are known.
+
+    Layouts far above the memory of the device are left out.
+    """
+    hardware = plan.job.hardware
+    if hardware is None:
         return None
-    times = [found.step.wall_ns for found in search.front]
-    sizes = [found.peak_bytes for found in search.front]
-    scale, time_scale = choose_size_scale(sizes), choose_time_scale(times)
-    top = max(sizes)
+    found = plan.search.front if plan.search is not None else plan.suggestions
+    best = plan.search.best if plan.search is not None else next(iter(found), None)
+    known = [(row, compute_tokens_per_s(plan, row), row.peak_bytes) for row in plan.rows]
+    given = [(row, rate, peak) for row, rate, peak in known if rate is not None and peak is not None]
+    if len(found) + len(given) < 2:
+        return None
+    widest = _MAX_MEMORY_RATIO * hardware.memory_bytes
+    scale = choose_size_scale([hardware.memory_bytes])
+    shown = [entry for entry in given if entry[2] <= widest]
+    sizes = (*(each.peak_bytes for each in found), *(peak for _, _, peak in shown))
+    top_bytes = max(hardware.memory_bytes, *sizes)
+    top_rate = max(*(each.tokens_per_s for each in found), *(rate for _, rate, _ in given), 1.0)
 
-    def get_x(wall_ns: float) -> float:
-        return _place((log2(wall_ns) - log2(times[0])) / (log2(times[-1]) - log2(times[0])))
-
-    by_framework: dict[Framework, list[LinePoint]] = {}
-    for found in search.front:
-        point = LinePoint(
-            x=get_x(found.step.wall_ns),
-            y=100 - _place(found.peak_bytes / top),
-            text=f"{format_layout(found.layout)}: {format_with_unit(found.peak_bytes, scale)}, "
-            f"{format_plan_time(found.step.wall_ns)}",
+    def make_point(name: str, peak_bytes: int, rate: float, label: str = "") -> LinePoint:
+        return LinePoint(
+            x=_place(peak_bytes / top_bytes),
+            y=100 - _place(rate / top_rate),
+            text=f"{name}: {format_with_unit(peak_bytes, scale)}, {format_integer(rate)} tokens/s per device",
+            label=label,
         )
-        by_framework.setdefault(found.layout.framework, []).append(point)
-    marks: list[AxisMark] = []
-    for wall_ns in times:
-        if not marks or get_x(wall_ns) - marks[-1].at >= _MIN_LABEL_DISTANCE:
-            marks.append(AxisMark(at=get_x(wall_ns), text=f"{wall_ns / time_scale.factor:.4g}"))
+
+    front = [
+        make_point(
+            format_layout(each.layout), each.peak_bytes, each.tokens_per_s, "best" if each == best else ""
+        )
+        for each in found
+    ]
+    label = "given" if len(plan.rows) == 1 else ""
+    fitting, too_large = (
+        [
+            make_point(row.name, peak, rate, label)
+            for row, rate, peak in shown
+            if (row.fits is False) == is_large
+        ]
+        for is_large in (False, True)
+    )
+    name = "no other is faster with less memory" if plan.search is not None else "fastest of each kind"
+    compared = "as given" if label else "usual schemes"
+    lines = (
+        Line(name=name, points=tuple(front), is_joined=plan.search is not None),
+        Line(name=f"{compared}: may fit", points=tuple(fitting), is_joined=False),
+        Line(name=f"{compared}: does not fit", points=tuple(too_large), is_joined=False, is_muted=True),
+    )
+    left_out = len(given) - len(shown)
+    more = f"; {left_out} above {format_with_unit(widest, scale)} not drawn" if left_out else ""
     return LineChart(
-        title="Memory over step time: layouts that no other beats",
-        lines=tuple(
-            Line(name=FRAMEWORK_NAMES[framework], points=tuple(points))
-            for framework, points in by_framework.items()
-        ),
+        title="Speed over memory of a device",
+        lines=tuple(line for line in lines if line.points),
         heights=tuple(
-            AxisMark(at=100 - _place(share), text=format_with_unit(top * share, scale))
-            for share in (0, 0.25, 0.5, 0.75, 1)
+            AxisMark(at=100 - _place(share), text=format_integer(top_rate * share)) for share in _SHARES
         ),
-        marks=tuple(marks),
-        x_title=f"step, {time_scale.unit}",
-        y_title="memory per device at the peak",
+        marks=tuple(
+            AxisMark(at=_place(share), text=format_with_unit(top_bytes * share, scale))
+            for share in _SHARES[1:]
+        ),
+        x_title=f"memory per device at the peak{more}",
+        y_title="tokens/s per device",
+        limit=AxisMark(
+            at=_place(hardware.memory_bytes / top_bytes),
+            text=f"{format_memory_size(hardware, plan.job)} of {hardware.name}",
+        ),
     )
 
 

@@ -1,16 +1,19 @@
-"""Drawings without scripts in a real browser: who waits for whom in a stuck job."""
+"""Drawings without scripts in a real browser: a stuck job, the layouts of a plan."""
 
 from pathlib import Path
 
 import pytest
 
+from tests.support import plans
 from tests.support.axe import find_serious, needs_axe
 from tests.support.browser import Tab, executable
+from tests.support.hostile_names import NAMES, poisoned
 from tests.support.hung_runs import import_hostile_dumps
 from zprof.analysis.analysis import analyse
 from zprof.diagnosis.diagnose import diagnose
 from zprof.reports.html import render_html
 from zprof.reports.pages.diagnosis import build_diagnosis_page
+from zprof.reports.pages.plan import build_plan_page
 from zprof.run.reader import Run
 
 pytestmark = pytest.mark.skipif(executable() is None, reason="no chromium or google-chrome on the PATH")
@@ -49,3 +52,15 @@ def test_hostile_names_in_a_hang_do_nothing(tab: Tab, stuck: Path) -> None:
     assert tab.complaints() == []
     assert tab.requests() == [stuck.as_uri()]
     assert tab.value("document.documentElement.scrollWidth") <= 400
+
+
+@needs_axe
+def test_axe_finds_nothing_serious_in_a_plan(tab: Tab, tmp_path: Path) -> None:
+    path = tmp_path / "plan.html"
+    path.write_text(
+        render_html(build_plan_page(poisoned(plans.searched(), "".join(NAMES)))), encoding="utf-8"
+    )
+    tab.open(path)
+    assert find_serious(tab) == []
+    assert tab.value("document.querySelectorAll('svg.lines circle').length") > 2
+    assert tab.complaints() == []

@@ -14,6 +14,7 @@ from zprof.model.json_format import to_json
 from zprof.model.plan import Change, Outlook, Plan, PredictedFigure, Prediction
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import WhatIf
+from zprof.reports.page import LineChart
 from zprof.reports.pages.plan import build_plan_page
 from zprof.reports.pages.plan_tables import format_count
 from zprof.reports.pages.whatif import build_whatif_page, describe_outlook, make_saving
@@ -117,3 +118,33 @@ def test_nothing_has_no_sign_and_no_range() -> None:
     assert [change.text for change in changes] == ["+2.3 %", "-2.3 %", "0.0 %"]
     savings = ((-20_000, 20_000), (-20_000, 120_000), (-120_000, -60_000))
     assert [make_saving(saving).text for saving in savings] == ["~0.0", "~0.0..0.1", "~-0.1"]
+
+
+def test_the_chart_has_the_front_the_schemes_and_the_memory_of_the_device() -> None:
+    plan = plans.searched()
+    assert plan.search is not None
+    (section,) = (one for one in build_plan_page(plan).sections if one.anchor == "search")
+    (chart,) = (block for block in section.blocks if isinstance(block, LineChart))
+    front, *schemes = chart.lines
+    assert [point.label for point in front.points].count("best") == 1
+    peaks = [each.peak_bytes for each in plan.search.front]
+    rates = [each.tokens_per_s for each in plan.search.front]
+    assert [point.x for point in front.points] == sorted((point.x for point in front.points), reverse=True)
+    assert [front.points[rates.index(max(rates))].y] == [min(point.y for point in front.points)]
+    assert chart.limit is not None
+    assert plan.job.hardware is not None
+    for point, peak in zip(front.points, peaks, strict=True):
+        assert (point.x <= chart.limit.at) == (peak <= plan.job.hardware.memory_bytes)
+    assert not any(scheme.segments for scheme in schemes)
+    assert all(scheme.is_muted == scheme.name.endswith("does not fit") for scheme in schemes)
+
+
+def test_a_scheme_without_a_known_speed_is_not_drawn() -> None:
+    plan = plans.searched()
+    rows = tuple(replace(row, step=None, tokens_per_s=None) for row in plan.rows)
+    blocks = [
+        block for section in build_plan_page(replace(plan, rows=rows)).sections for block in section.blocks
+    ]
+    (chart,) = (block for block in blocks if isinstance(block, LineChart))
+    assert len(rows) > 0
+    assert len(chart.lines) == 1
