@@ -2,7 +2,7 @@
 
 Everything inserted by a template is made printable, shortened and escaped here and nowhere else. Only the
 package's style sheet, scripts and pages of findings, and JSON data without ``<``, are inserted verbatim.  A
-Content-Security-Policy blocks all loading, and allows only this style sheet and this script, by their hashes.
+Content-Security-Policy blocks all loading, and allows only this style sheet and these scripts, by hashes.
 
 A fragment is for another page, such as the output of a notebook cell: it has no scripts, its style sheet
 applies to itself only, and zoomable charts and pages of findings are omitted.
@@ -26,7 +26,7 @@ from zprof.model.quantities import Value, format_value
 from zprof.model.step_overview import OverviewLane
 from zprof.reports.finding_pages import read_page
 from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page, StepChart
-from zprof.reports.table import MAX_ROWS, UNKNOWN, Cell, Marked, Table
+from zprof.reports.table import MAX_ROWS, UNKNOWN, Cell, Kind, Marked, Table, format_cell
 from zprof.reports.text import format_omission, select_rows
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 #: Style classes of chart lines, in order.
 LINE_COLOURS = ("series-a", "series-b", "series-c", "series-d")
 MAX_NAME, MAX_SENTENCE = 160, 2_000
+_MIN_SORTED_ROWS = 3
 _CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _SCOPE = ".zprof"
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
@@ -44,17 +45,17 @@ _SELECTOR_COMMA = re.compile(r",(?![^(]*\))")
 
 
 def render_html(page: Page) -> str:
-    """Return the page, with a script only for the charts that it has."""
-    scripts = []
+    """Return the page, with a script for its code and tables, and one for each chart that it has."""
+    scripts = [("", "", Markup(_read_file("page.js")))]
     for block in (block for section in page.sections for block in section.blocks):
         if isinstance(block, AreaChart):
-            scripts.append(("timeline-data", build_chart_data(block), Markup(_read_file("script.js"))))
+            scripts.append(("timeline-data", build_chart_data(block), Markup(_read_file("memory_chart.js"))))
         elif isinstance(block, StepChart):
             scripts.append(("step-data", build_step_data(block), Markup(_read_file("step_chart.js"))))
     style = _read_file("style.css")
     environment = make_environment()
-    environment.filters["explained"] = render_explanation
-    sources = " ".join(_format_source(script) for _, _, script in scripts) or "'none'"
+    environment.filters |= {"explained": render_explanation, "sort_kinds": _list_sort_kinds}
+    sources = " ".join(_format_source(script) for _, _, script in scripts)
     text = environment.get_template("page.html.j2").render(
         page=page,
         style=Markup(style),
@@ -87,6 +88,8 @@ def make_environment() -> Environment:
         "macro": _get_macro_name,
         "left_out": _format_omission,
         "unmarked": _remove_mark,
+        "number": _format_raw_number,
+        "sort_kinds": lambda table: ("",) * len(table.columns),
         "shown_rows": lambda table: select_rows(table, MAX_ROWS),
     }
     return environment
@@ -107,6 +110,31 @@ def _shorten(value: object, width: int = MAX_NAME) -> str:
 def _remove_mark(cell: Cell) -> Cell:
     """Return the text of a marked cell; the text conveys the mark too."""
     return cell.text if isinstance(cell, Marked) else cell
+
+
+def _format_raw_number(cell: Cell) -> str:
+    """Return the number of a cell without its unit, to sort by; empty if it is unknown or there is none."""
+    return f"{cell.number:.9g}" if isinstance(cell, Value) and cell.number is not None else ""
+
+
+def _list_sort_kinds(table: Table) -> tuple[str, ...]:
+    """Return how each column sorts the rows: ``number``, ``text``, or empty for a column without an order.
+
+    Rows that belong together are not sorted, nor rows whose numbers have several units.
+    """
+    rows = select_rows(table, MAX_ROWS)
+    kinds = []
+    for index, column in enumerate(table.columns):
+        cells = [row.cells[index] for row in rows if row.cells[index] not in ("", UNKNOWN)]
+        units = {cell.unit if isinstance(cell, Value) else None for cell in cells}
+        if column.is_number:
+            kinds.append("number" if len(units) == 1 and None not in units else "")
+        else:
+            kinds.append("text" if column.title and column.kind is not Kind.BAR else "")
+    has_order = "number" in kinds or not any(column.is_number for column in table.columns)
+    is_nested = any((row.short or format_cell(row.cells[0])).startswith((" ", "= ")) for row in rows)
+    is_long = sum(not row.total for row in rows) >= _MIN_SORTED_ROWS
+    return tuple(kinds) if has_order and is_long and not is_nested else ("",) * len(kinds)
 
 
 def _get_macro_name(block: object) -> str:
@@ -137,7 +165,8 @@ def render_explanation(finding: str) -> Markup:
         )
 
     def draw_code(_: object, tokens: "Sequence[Token]", index: int, *__: object) -> str:
-        return f'<pre tabindex="0"><code>{escape(tokens[index].content)}</code></pre>\n'
+        code = escape(tokens[index].content)
+        return f'<div class="code"><pre tabindex="0"><code>{code}</code></pre></div>\n'
 
     parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
     parser.add_render_rule("table_open", open_table)

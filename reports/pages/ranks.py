@@ -1,12 +1,14 @@
 """Ranks: late ranks and the ranks that waited for them, ledgers, and the critical path.
 
 A heat map cell that covers several ranks or steps shows their maximum, because a mean would hide one late
-rank in a thousand.
+rank in a thousand. Ranks far above the others have rows of their own, at the top.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
+from math import inf
+from statistics import quantiles
 
 from msgspec import Struct
 
@@ -17,6 +19,7 @@ from zprof.model.report import Report
 from zprof.model.time import LEDGER_NAMES, Blame, CriticalPath, RankTime
 from zprof.reports.page import HeatCell, HeatMap, Note, Section, make_section
 from zprof.reports.pages.ledger import read_terms
+from zprof.reports.pages.names import format_ranks
 from zprof.reports.table import (
     MAX_ROWS,
     UNKNOWN,
@@ -36,6 +39,12 @@ from zprof.reports.table import (
 
 MAX_HEAT_ROWS, MAX_HEAT_COLUMNS = 64, 24
 LEVELS = 10
+#: Maximum number of ranks that have a row of their own because they are outliers.
+_MAX_OUTLIERS = 16
+#: Fewer numbers than this have no outliers.
+_MIN_KNOWN = 8
+_FENCE_FACTOR = 3.0
+_MIN_FENCE_RATIO = 0.02
 #: Scales below this are shown in microseconds.
 _MICROSECONDS_BELOW_NS = 10_000_000
 #: Minimum width of a scale relative to its smallest time, to give similar times similar colours.
@@ -88,11 +97,41 @@ class HeatScale(Struct, frozen=True):
         return tuple(HeatCell(text=self.cell(start).text, level=level) for level, start in enumerate(starts))
 
 
-def heat_map(title: str, entries: Sequence[Measured], notes: Iterable[str] = ()) -> HeatMap | None:
-    """Build the heat map, or return None if nothing was measured."""
+def compute_fence(values: Sequence[float], min_difference: float = 0.0) -> float:
+    """Return the value above which one of the values is an outlier; infinite for fewer than 8 values.
+
+    It is the upper quartile plus the largest of 3 interquartile ranges, 2 % of the upper quartile, and
+    ``min_difference``.
+    """
+    if len(values) < _MIN_KNOWN:
+        return inf
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return high + max(_FENCE_FACTOR * (high - low), _MIN_FENCE_RATIO * abs(high), min_difference)
+
+
+def find_outliers(entries: Sequence[Measured], min_difference_ns: int = 0) -> list[int]:
+    """Return the ranks that are far above the others of the same step in any step, largest time first."""
+    by_step: dict[int, list[Measured]] = defaultdict(list)
+    for entry in entries:
+        by_step[entry.step].append(entry)
+    worst_ns: dict[int, int] = {}
+    for in_step in by_step.values():
+        fence_ns = compute_fence([entry.ns for entry in in_step], min_difference_ns)
+        for entry in in_step:
+            if entry.ns > fence_ns:
+                worst_ns[entry.rank] = max(entry.ns, worst_ns.get(entry.rank, 0))
+    return sorted(worst_ns, key=lambda rank: (-worst_ns[rank], rank))
+
+
+def heat_map(
+    title: str, entries: Sequence[Measured], notes: Iterable[str] = (), min_difference_ns: int = 0
+) -> HeatMap | None:
+    """Build the heat map, outliers first, or return None if nothing was measured."""
     if not entries:
         return None
-    ranks = split_evenly(sorted({entry.rank for entry in entries}), MAX_HEAT_ROWS)
+    outliers = find_outliers(entries, min_difference_ns)[:_MAX_OUTLIERS]
+    others = sorted({entry.rank for entry in entries} - set(outliers))
+    ranks = [*split_evenly(outliers, len(outliers)), *split_evenly(others, MAX_HEAT_ROWS - len(outliers))]
     steps = split_evenly(sorted({entry.step for entry in entries}), MAX_HEAT_COLUMNS)
     # Maximum time of each cell; cells without times are missing.
     row_of = {rank: row for row, ranks_in in enumerate(ranks) for rank in ranks_in}
@@ -104,6 +143,7 @@ def heat_map(title: str, entries: Sequence[Measured], notes: Iterable[str] = ())
     min_ns, max_ns = min(cells.values()), max(cells.values())
     scale = HeatScale(min_ns, max(max_ns, round(min_ns * (1 + _MIN_BREADTH))))
     worst = max(entries, key=lambda entry: (entry.ns, -entry.rank, -entry.step))
+    first = f"Ranks far above the others of a step come first: {format_ranks(outliers)}."
     largest = f"Largest: rank {worst.rank} in step {worst.step}, {scale.cell(worst.ns).text} {scale.unit}."
     return HeatMap(
         title=title,
@@ -118,7 +158,13 @@ def heat_map(title: str, entries: Sequence[Measured], notes: Iterable[str] = ())
             for row, ranks_in in enumerate(ranks)
         ),
         scale=scale.legend(),
-        notes=(largest, *_describe_grouping(ranks, "rank"), *_describe_grouping(steps, "step"), *notes),
+        notes=(
+            largest,
+            *([first] if outliers else []),
+            *_describe_grouping(ranks, "rank"),
+            *_describe_grouping(steps, "step"),
+            *notes,
+        ),
     )
 
 
@@ -170,7 +216,10 @@ def build_lateness_map(report: Report) -> HeatMap | None:
         )
     )
     return heat_map(
-        f"Lateness: start of collectives after the first rank of the group, mean {time.basis}", late, note
+        f"Lateness: start of collectives after the first rank of the group, mean {time.basis}",
+        late,
+        note,
+        uncertainty_ns or 0,
     )
 
 

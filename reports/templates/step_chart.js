@@ -3,16 +3,13 @@
 (() => {
   "use strict";
   const MAX_ZOOM = 4096, WHEEL = 0.002, PAGE = 0.5, NEAR_PX = 3, MARGIN = 0.3, TICKS = 4;
-  const figure = document.getElementById("step-figure");
-  const data = JSON.parse(document.getElementById("step-data").textContent);
-  const find = (selector) => figure.querySelector(selector);
+  const { figure, data, find } = openChart("step");
   const stage = find(".stage"), times = find("svg.times"), readout = find(".readout"), drawing = find("svg.slices");
   const wholeTimes = [...times.childNodes], canvas = document.createElement("canvas"), pen = canvas.getContext("2d");
   const height = Number(drawing.getAttribute("height"));
   let view = [0, data.length], width = 1, colours = [], ink = "", paper = "", ground = "", hatch = null;
   let chosen = null, dragged = null, nextArrow = 0;
 
-  const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
   const WAIT = data.kinds.findIndex(([colour]) => colour === "step-wait");
   const lanes = [];
   for (const row of data.rows) {
@@ -127,12 +124,9 @@
   const drawTimes = () => {
     if (view[1] - view[0] >= data.length) return times.replaceChildren(...wholeTimes);
     const marks = [...Array(TICKS + 1).keys()].map((tick) => {
-      const mark = document.createElementNS("http://www.w3.org/2000/svg", "text");
-      mark.setAttribute("x", 100 * tick / TICKS + "%");
-      mark.setAttribute("y", 14);
-      mark.setAttribute("text-anchor", tick === 0 ? "start" : tick === TICKS ? "end" : "middle");
-      mark.textContent = tick % 2 && width < 500 ? "" : formatMoment(view[0] + (view[1] - view[0]) * tick / TICKS);
-      return mark;
+      const anchor = tick === 0 ? "start" : tick === TICKS ? "end" : "middle";
+      const text = tick % 2 && width < 500 ? "" : formatMoment(view[0] + (view[1] - view[0]) * tick / TICKS);
+      return makeSvg("text", { x: 100 * tick / TICKS + "%", y: 14, "text-anchor": anchor }, text);
     });
     return times.replaceChildren(...marks);
   };
@@ -231,16 +225,11 @@
     if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) panBy((event.deltaX || event.deltaY) / width);
     else zoomBy(Math.exp(-event.deltaY * WHEEL), findAt(event).time);
   }, { passive: false });
-  const keys = {
+  listenForKeys(canvas, {
     ArrowLeft: () => step(-1), ArrowRight: () => step(1), ArrowUp: () => changeLane(-1), ArrowDown: () => changeLane(1),
     PageUp: () => panBy(-PAGE), PageDown: () => panBy(PAGE), Home: () => showEnd(false), End: () => showEnd(true),
     "+": () => zoomBy(2, centre()), "=": () => zoomBy(2, centre()), "-": () => zoomBy(0.5, centre()),
     w: showNextWait, W: showNextWait, Escape: showAll,
-  };
-  canvas.addEventListener("keydown", (event) => {
-    if (!Object.hasOwn(keys, event.key) || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    keys[event.key]();
   });
   find(".longest").addEventListener("click", showNextWait);
   find(".longest").disabled = !data.arrows.length;

@@ -17,14 +17,12 @@ from msgspec.structs import replace
 from zprof.model.cursor import follow, read
 from zprof.model.quantities import EVERY, Bound, Path, Value, find_unit
 from zprof.model.report import Report
+from zprof.reports.pages.ranks import compute_fence
 from zprof.tui.session import LoadedRun
 from zprof.tui.theme import HEAT
 
 Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
-_MIN_KNOWN = 8
-_FENCE_FACTOR = 3.0
-_MIN_FENCE_RATIO = 0.02
 
 
 class Cursor(Struct, frozen=True, kw_only=True):
@@ -79,17 +77,9 @@ class HeatGrid(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def fence(self) -> float:
-        """Return the value above which a number is an outlier.
-
-        It is the upper quartile plus the largest of 3 interquartile ranges, 2 % of the upper quartile, and
-        ``floor``. It is infinite if fewer than 8 numbers are known.
-        """
-        known = self.values[np.isfinite(self.values)]
-        if len(known) < _MIN_KNOWN:
-            return np.inf
-        low, high = np.percentile(known, (25, 75))
+        """Return the value above which a known number is an outlier."""
         min_difference = self.floor.number if self.floor and self.floor.number else 0.0
-        return float(high + max(_FENCE_FACTOR * (high - low), _MIN_FENCE_RATIO * abs(high), min_difference))
+        return compute_fence(self.values[np.isfinite(self.values)].tolist(), min_difference)
 
     def find_outlier(self) -> Cursor | None:
         """Return the position of the largest number if it is an outlier."""

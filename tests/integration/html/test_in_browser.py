@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.browser import Tab, executable
 from tests.support.hostile_names import NAMES, poisoned
-from tests.support.reports import memory_only, trace
+from tests.support.reports import memory_only, straggler, trace
+from zprof.model.report import Report
 from zprof.reports.formats import by_name
 
 pytestmark = pytest.mark.skipif(executable() is None, reason="no chromium or google-chrome on the PATH")
@@ -24,6 +26,27 @@ ROOM = "document.querySelector({}).getBoundingClientRect().height"
 PAPER = "getComputedStyle(document.body).backgroundColor"
 DARK, LIGHT = "rgb(21, 24, 28)", "rgb(255, 255, 255)"
 SEGMENT = "getComputedStyle(document.querySelector('rect.tenant-parameters')).fill"
+
+RANKS = 12
+#: A clipboard that works, and one that the browser refuses.
+WRITERS = {
+    True: "{ writeText: async text => { window.copied = text } }",
+    False: "{ writeText: () => Promise.reject(new Error()) }",
+}
+
+
+def late_report() -> Report:
+    """Twelve ranks, one of which all others wait for; their step times as text are in another order."""
+    report = straggler()
+    first = report.time.per_rank[0]
+    ranks = [
+        replace(first, rank=rank, wall_ns=10**6 * (3 + 37 * (5 * rank % RANKS))) for rank in range(RANKS)
+    ]
+    run = replace(report.run, world_size=RANKS, ranks_loaded=tuple(range(RANKS)))
+    return replace(report, run=run, time=replace(report.time, per_rank=tuple(ranks)))
+
+
+LATE = late_report()
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +66,13 @@ def test_it_renders_without_a_complaint_or_a_request(tab: Tab, charted: Path) ->
     assert tab.requests() == [charted.as_uri()]
 
 
+@pytest.fixture(scope="module")
+def many_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "ranks.html"
+    path.write_text(render(LATE), encoding="utf-8")
+    return path
+
+
 def open_at_chart(tab: Tab, path: Path) -> None:
     tab.open(path)
     tab.value("document.getElementById('timeline-figure').scrollIntoView()")
@@ -56,7 +86,9 @@ def mouse(tab: Tab, kind: str, part: float, **options: object) -> None:
 
 def press(tab: Tab, key: str) -> None:
     text = {"text": key} if len(key) == 1 else {}
-    tab.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+    named = {"\r": "Enter"}.get(key, key)
+    for kind in ("keyDown", "keyUp"):
+        tab.call("Input.dispatchKeyEvent", type=kind, key=named, **(text if kind == "keyDown" else {}))
 
 
 def shown_total(tab: Tab) -> float:
@@ -173,6 +205,58 @@ def test_on_paper_it_is_light_and_open(tab: Tab, charted: Path, tmp_path: Path) 
     assert tab.value(ROOM.format("'details'")) < 60
     tab.prefer("light", media="print")
     assert tab.value(ROOM.format("'details'")) > 100, "what was folded is open"
+
+
+HEADS = "[...document.querySelectorAll('#ranks th[data-sort]')]"
+ROWS = (
+    "[...document.querySelectorAll('#ranks table:not(.heat) tbody tr')].map(row => row.cells[0].textContent)"
+)
+
+
+def test_a_table_is_sorted_by_its_heads_and_back(tab: Tab, many_ranks: Path) -> None:
+    """By value and not by text: the numbers are those of the report, as they were written."""
+    tab.open(many_ranks)
+    first = tab.value(ROWS)
+    walls = {str(entry.rank): entry.wall_ns for entry in LATE.time.per_rank}
+    assert [len(first), len(set(walls.values()))] == [RANKS, RANKS]
+    tab.value(f"{HEADS}[1].firstChild.focus()")
+    for order, expected in (
+        ("descending", sorted(walls, key=lambda rank: -walls[rank])),
+        ("ascending", sorted(walls, key=lambda rank: walls[rank])),
+        (None, first),
+    ):
+        press(tab, "\r" if order == "ascending" else " ")
+        assert tab.value(ROWS) == expected
+        assert tab.value(f"{HEADS}[1].getAttribute('aria-sort')") == order
+    tab.value(f"{HEADS}[0].firstChild.click()")
+    assert tab.value(ROWS) == sorted(walls, key=int), "text with numbers, by number"
+    assert tab.complaints() == []
+
+
+def test_a_total_stays_in_its_place(tab: Tab, many_ranks: Path) -> None:
+    tab.open(many_ranks)
+    names = "[...document.querySelectorAll('tr.total')][0].closest('tbody').rows"
+    names = f"[...{names}].map(row => row.cells[0].textContent)"
+    before = tab.value(names)
+    tab.value("document.querySelector('tr.total').closest('table').querySelector('.sort').click()")
+    after = tab.value(names)
+    assert after != before
+    assert after == [*sorted(before[:-1]), before[-1]]
+
+
+@pytest.mark.parametrize("has_clipboard", [True, False])
+def test_a_fix_is_copied(tab: Tab, many_ranks: Path, has_clipboard: bool) -> None:
+    tab.open(many_ranks)
+    tab.value(f"Object.defineProperty(navigator, 'clipboard', {{ value: {WRITERS[has_clipboard]} }})")
+    tab.value("document.addEventListener('copy', () => { window.copied = document.activeElement.value })")
+    tab.value("document.querySelector('.finding .copy').focus()")
+    press(tab, "\r")
+    tab.value("new Promise(done => setTimeout(done, 50))")
+    assert tab.value("window.copied") == LATE.findings[0].fix
+    assert tab.value("document.activeElement.textContent") == "Copied"
+    assert tab.value("document.querySelector('[role=status]').textContent") == "Copied"
+    assert tab.value("document.querySelectorAll('textarea').length") == 0
+    assert tab.complaints() == []
 
 
 def test_hostile_names_do_nothing(tab: Tab, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_the_wheel_holds_the_real_folders_once(wheel: Path) -> None:
         "zprof/findings/ZP301.md",
         "zprof/reports/templates/page.html.j2",
         "zprof/reports/templates/style.css",
-        "zprof/reports/templates/script.js",
+        "zprof/reports/templates/page.js",
     ):
         assert wanted in names
     assert not [name for name in names if name.split("/")[0] in {"collectors", "reports", "tests"}]

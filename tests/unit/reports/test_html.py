@@ -73,7 +73,7 @@ def test_nothing_is_loaded_and_only_named_scripts_run(name: str) -> None:
         assert element.attributes.get("href", "#").startswith(("#", "https://") if is_explained else "#")
     scripts = ["".join(e.texts) for e in seen.all("script") if "type" not in e.attributes]
     styles = ["".join(e.texts) for e in seen.all("style")]
-    assert len(scripts) == (1 if name in WITH_TIMELINE else 0)
+    assert len(scripts) == (2 if name in WITH_TIMELINE else 1)
     assert len(page(name).encode()) < 300_000
     (policy,) = [meta.attributes["content"] for meta in seen.all("meta") if "http-equiv" in meta.attributes]
     for kind, texts in {"script": scripts, "style": styles}.items():

@@ -10,8 +10,10 @@ from zprof.model.memory import Memory
 from zprof.model.quantities import Value
 from zprof.model.time import CriticalPath, PathKind, PathShare, Time
 from zprof.reports.pages.ranks import (
+    build_lateness_map,
     build_path_parts,
     build_rank_table,
+    build_step_time_map,
     list_path_kinds,
     list_path_ranks,
     order_by_waiting,
@@ -49,6 +51,22 @@ def test_the_rank_that_others_wait_for_is_first_and_sorting_finds_the_largest_of
     assert len(table.rows) == MAX_ROWS
     by_idle = sort_lines(table, table.rows, [one.title for one in table.columns].index("idle"), reverse=True)
     assert {line.key for line in by_idle[:2]} == {"3", "900"}
+
+
+@pytest.mark.parametrize(("ranks", "rows"), [(12, 12), (64, 64), (1024, 64)])
+def test_the_late_rank_heads_the_heat_map_and_a_slow_step_of_all_heads_nothing(
+    alone: LoadedRun, ranks: int, rows: int
+) -> None:
+    report = with_ranks(alone, ranks, 20, late=9).report
+    late = build_lateness_map(report)
+    assert late is not None
+    names = [name for name, _ in late.rows]
+    assert (len(names), names[0], "rank 9" in names[1:]) == (rows, "rank 9", False)
+    assert max(cell.level for _, cells in late.rows[1:] for cell in cells) < late.rows[0][1][0].level
+    steps = [replace(entry, wall_ns=entry.wall_ns * (1 + (entry.step == 3))) for entry in report.time.steps]
+    slow = build_step_time_map(with_time(with_ranks(alone, ranks, 20), steps=tuple(steps)).report)
+    assert slow is not None
+    assert slow.rows[0][0].startswith("rank 0")
 
 
 def test_without_a_late_rank_those_that_lose_most_of_their_step_come_first(alone: LoadedRun) -> None:

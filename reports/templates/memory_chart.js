@@ -3,21 +3,12 @@
 (() => {
   "use strict";
   const SIZE = 1000, MIN_DRAG_PX = 5, MAX_ZOOM = 10000, PAGE = 0.1, MIN_STEP = 0.06, MIN_PHASE = 0.09;
-  const figure = document.getElementById("timeline-figure");
-  const data = JSON.parse(document.getElementById("timeline-data").textContent);
-  const find = (selector) => figure.querySelector(selector);
+  const { figure, data, find } = openChart("timeline");
   const areas = find("svg.areas"), times = find("svg.times"), readout = find(".readout"), reset = find(".reset");
   const whole = [0, data.end_ms], wholeTimes = [...times.childNodes];
   const [peakAt, peakText] = data.peak;
   let view = whole, at = peakAt, dragStart = null;
 
-  const make = (name, attributes, text = "") => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    element.textContent = text;
-    return element;
-  };
-  const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
   const toX = (time) => SIZE * time / data.end_ms;
   const toRatio = (time) => (time - view[0]) / (view[1] - view[0]);
   const percent = (ratio) => 100 * ratio + "%";
@@ -48,10 +39,10 @@
 
   const drawTimes = () => {
     const drawn = [], label = (ratio, y, text, anchor = "start") =>
-      drawn.push(make("text", { x: percent(ratio), dx: anchor === "start" ? 2 : 0, y, "text-anchor": anchor }, text));
+      drawn.push(makeSvg("text", { x: percent(ratio), dx: anchor === "start" ? 2 : 0, y, "text-anchor": anchor }, text));
     for (const [start, end, name] of data.phases) {
       const left = clamp(toRatio(start), 0, 1), width = clamp(toRatio(end), 0, 1) - left;
-      if (width > 0) drawn.push(make("rect", { class: "phase", x: percent(left), width: percent(width), y: 4, height: 3 }));
+      if (width > 0) drawn.push(makeSvg("rect", { class: "phase", x: percent(left), width: percent(width), y: 4, height: 3 }));
       if (width >= MIN_PHASE) label(left, 20, name);
     }
     let free = 0;
@@ -68,8 +59,8 @@
     return drawn;
   };
 
-  const cursor = areas.appendChild(make("line", { class: "cursor", y1: 0, y2: SIZE }));
-  const selection = areas.appendChild(make("rect", { class: "selection", y: 0, height: SIZE, width: 0 }));
+  const cursor = areas.appendChild(makeSvg("line", { class: "cursor", y1: 0, y2: SIZE }));
+  const selection = areas.appendChild(makeSvg("rect", { class: "selection", y: 0, height: SIZE, width: 0 }));
 
   const moveTo = (time) => {
     at = clamp(time, view[0], view[1]);
@@ -137,16 +128,11 @@
   reset.addEventListener("click", showAll);
   addEventListener("beforeprint", showAll);
 
-  const keys = {
+  listenForKeys(areas, {
     ArrowLeft: () => goToPoint(-1), ArrowRight: () => goToPoint(1),
     PageDown: () => goTo(at - PAGE * (view[1] - view[0])), PageUp: () => goTo(at + PAGE * (view[1] - view[0])),
     Home: () => goTo(0), End: () => goTo(data.end_ms),
     "+": () => zoomBy(2), "=": () => zoomBy(2), "-": () => zoomBy(0.5), Escape: showAll,
-  };
-  areas.addEventListener("keydown", (event) => {
-    if (!Object.hasOwn(keys, event.key) || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    keys[event.key]();
   });
 
   areas.setAttribute("role", "slider");
