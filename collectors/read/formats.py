@@ -39,6 +39,12 @@ _PARQUET = b"PAR1"
 #: Names of the columns that only an operation timeline has, in the footer of a Parquet file.
 _OPERATION_COLUMNS = (b"dp_rank", b"stage", b"optype", b"start_ts", b"duration", b"seq_id")
 _MAX_FOOTER_BYTES = 1 << 20
+#: The start of what ncclras writes, and its section about communicators.
+_RAS = re.compile(
+    rb'"nccl_version"\s*:\s*"[^"\n]{1,40}",?\s{1,99}"cuda_runtime_version"|'
+    rb"NCCL version \S{1,40} compiled with CUDA \S{1,40}\s+(?:\S{1,200}\s){0,9}?CUDA runtime version \d|"
+    rb"Communicators\.{3} ?\(\d|#\d{1,7}-\d{1,7} \([0-9a-f]{16}\) (?:INCOMPLETE|ERROR|MISMATCH)"
+)
 #: A log that would look like JSON ("[rank0]:", "[E ProcessGroupNCCL.cpp:474]"), or has such a line.
 _LOG_LINE = re.compile(
     rb"\A\s*\[(?:rank\d+\]:|[A-Za-z]\w* ?\d*\]|[EWIF]\d* \S)|ProcessGroupNCCL\.cpp:\d|"
@@ -54,6 +60,7 @@ class FileKind(StrEnum):
     TRACE = "trace"
     DUMP = "flight-recorder dump"
     LOG = "log"
+    RAS = "answer of NCCL's RAS"
     OPERATIONS = "operation timeline"
     STAGE_TIMES = "times of a pipeline stage"
     NSIGHT = "Nsight export"
@@ -121,6 +128,11 @@ FORMATS: dict[FileKind, Format] = {
     ),
     FileKind.LOG: Format(
         holds="text with a line of torchrun, of a rank or of ProcessGroupNCCL",
+        source=SourceKind.DUMP,
+        reader=_DUMPS,
+    ),
+    FileKind.RAS: Format(
+        holds="text or JSON of ncclras: the communicators of a job, and the ranks that differ",
         source=SourceKind.DUMP,
         reader=_DUMPS,
     ),
@@ -195,6 +207,8 @@ def _detect_by_head(head: bytes) -> FileKind:
         return FileKind.DUMP if key[1] else FileKind.SNAPSHOT
     if head.startswith(b"PK\x03\x04"):
         return FileKind.TORCH_ARCHIVE
+    if _RAS.search(head):
+        return FileKind.RAS
     if _LOG_LINE.search(head):
         return FileKind.LOG
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):

@@ -6,7 +6,7 @@ No other rank holds it up. Its current line shows why it is stuck: saved by the 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.base.formatting import printable
 from zprof.causes.cause import Cause, Need, Signal
-from zprof.causes.stuck import EVIDENCE, find_stuck, list_stopped, make_stuck_signal
+from zprof.causes.stuck import EVIDENCE, find_stuck, list_stopped, make_stuck_signal, name_processes
 from zprof.model.hang import MAX_NAMED_RANKS, Hang, HangClass, describe_location
 
 _FIX = (
@@ -60,7 +60,7 @@ def _describe_lasts(hang: Hang) -> str:
 def _find_line(hang: Hang) -> str:
     """Return how to find the current line of a host, or what to do about that line if it is known."""
     if hang.stall_ns is None:
-        return _FIX
+        return name_processes(hang) + _FIX
     lines = []
     for culprit in hang.culprits[:MAX_NAMED_RANKS]:
         process = culprit.process

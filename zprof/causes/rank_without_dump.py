@@ -6,8 +6,8 @@ No rank can be blamed: low confidence, unless the processes are known to have ex
 from zprof.analysis.analysis import RunAnalysis
 from zprof.base.formatting import name_signal
 from zprof.causes.cause import Cause, Need, Signal
-from zprof.causes.stuck import EVIDENCE, find_stuck, make_stuck_signal
-from zprof.model.hang import HangClass
+from zprof.causes.stuck import EVIDENCE, find_stuck, make_stuck_signal, name_processes
+from zprof.model.hang import Hang, HangClass
 
 _FIX = (
     "look for these ranks first: their logs, their hosts (out of memory, preempted)\n"
@@ -36,6 +36,10 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None
     if hang is None:
         return None
     fix = _WATCHED_FIX if hang.stall_ns is not None else _FIX
+    if failed := _describe_failed(hang):
+        pending = ", and {operation} waits for {them}" if hang.operations else ""
+        sentence = f"stuck: {{who}} {{failed}}{pending}{{waiting}}"
+        return make_stuck_signal(hang, name_processes(hang) + fix, sentence, {"failed": failed})
     codes = dict.fromkeys(each.exit_code for each in hang.culprits if each.exit_code is not None)
     if codes:
         ends = ", ".join(f"exit code {code}" if code >= 0 else name_signal(-code) for code in codes)
@@ -52,3 +56,15 @@ def detect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Signal | None
         "them": "it" if operation.unnamed == 1 else "them",
     }
     return make_stuck_signal(hang, fix, words=words)
+
+
+def _describe_failed(hang: Hang) -> str:
+    """Return what NCCL's RAS says of the culprits; empty if it says nothing."""
+    is_one = len(hang.culprits) == 1
+    if hang.culprits and all(each.is_unreachable for each in hang.culprits):
+        what = "its process is" if is_one else "their processes are"
+        return f"{'does' if is_one else 'do'} not answer NCCL's RAS ({what} stopped or gone)"
+    errors = dict.fromkeys(each.error for each in hang.culprits if each.error)
+    if not errors:
+        return ""
+    return f"{'has' if is_one else 'have'} failed in NCCL ({', '.join(errors)})"

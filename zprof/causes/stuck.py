@@ -121,6 +121,17 @@ def _continue_stopped(stopped: Sequence[RankAtHang]) -> str:
     )
 
 
+def name_processes(hang: Hang) -> str:
+    """Return a line for each culprit whose process NCCL's RAS names; empty without any."""
+    named = [each for each in hang.culprits if each.process is not None and hang.ras_reports]
+    lines = [
+        f"rank {each.rank} is process {each.process.number} on {printable(each.process.host)}\n"
+        for each in named[:MAX_NAMED_RANKS]
+        if each.process is not None
+    ]
+    return "".join(lines)
+
+
 def _list_facts(hang: Hang) -> list[Fact]:
     operation = hang.operations[0] if hang.operations else None
     known = {
@@ -181,6 +192,8 @@ def describe_not_stuck(hang: Hang) -> str:
     """Return the sentence about a job that is not stuck, or may not be."""
     if hang.status is HangStatus.FINISHED:
         return "not stuck: every collective that a rank entered has finished"
+    if hang.ras_reports:
+        return _describe_answers(hang)
     if hang.status is HangStatus.RUNNING:
         return "not stuck: the ranks went on while the dumps were taken"
     if hang.status is HangStatus.RESUMED:
@@ -196,3 +209,24 @@ def describe_not_stuck(hang: Hang) -> str:
     ]
     missing = " and ".join(unread) or "the dumps do not say which ranks there are"
     return f"cannot be told if it is stuck: {missing}"
+
+
+def _describe_answers(hang: Hang) -> str:
+    """Return the sentence about answers of NCCL's RAS that do not show a stuck job."""
+    if hang.status is HangStatus.RUNNING:
+        return "not stuck: ranks launched operations between the answers of NCCL's RAS"
+    again = "ask ncclras again in a minute, and pass both answers"
+    if hang.ras_reports > 1:
+        return (
+            "cannot be told if it is stuck: all ranks launched the same operations, and none between the "
+            "answers of NCCL's RAS: they wait in the last one, or no host goes on"
+        )
+    if not hang.culprits or not hang.operations:
+        return f"cannot be told if it is stuck: NCCL's RAS shows no rank behind the others; {again}"
+    who = name_ranks([each.rank for each in hang.culprits], MAX_NAMED_RANKS)
+    have = "has" if len(hang.culprits) == 1 else "have"
+    operation = describe_operation(hang.operations[0])
+    return (
+        f"cannot be told if it is stuck: in one answer of NCCL's RAS {who} {have} not launched {operation}, "
+        f"as happens in a running job; {again}"
+    )

@@ -23,8 +23,9 @@ class HangCommand:
     """Explain why a job hangs: which rank, which collective, which line.
 
     Reads the dumps of PyTorch's flight recorder (pickle or JSON, one per rank, or their
-    folder), a run of zprof record --watch, and logs of any kind: a file, several, a folder
-    (torchrun --log-dir, Slurm, Ray), or pasted text on standard input (-).
+    folder), a run of zprof record --watch, logs of any kind: a file, several, a folder
+    (torchrun --log-dir, Slurm, Ray), or pasted text on standard input (-), and what
+    ncclras answers, as text or JSON: pass two answers, a minute apart.
     A dump is read in a separate process with limits, and nothing in it is executed.
     A line of a log is evidence about one rank only. Ranks without a dump or a line are
     listed but not blamed.
@@ -38,6 +39,7 @@ class HangCommand:
       zprof hang nccl_trace_rank_* rank3.log
       zprof hang slurm-4711.out
       xclip -o | zprof hang -
+      zprof hang first.json then.json        # of ncclras -f json
       zprof hang run.zprof -f json
       zprof hang dumps/ -o hang.html
     """
@@ -51,7 +53,7 @@ class HangCommand:
             metavar="DUMP",
             type=Path,
             nargs="+",
-            help="flight-recorder dump, log, - for standard input, folder of them, or run",
+            help="flight-recorder dump, log, answer of ncclras, - for standard input, folder of them, or run",
         )
         add_output_options(parser)
 

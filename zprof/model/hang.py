@@ -94,6 +94,8 @@ class ProcessState(StrEnum):
     DEAD = "dead"
     UNINTERRUPTIBLE = "in an uninterruptible system call"
     ENDED = "ended"
+    #: It does not answer the other processes of the job.
+    UNREACHABLE = "unreachable"
 
 
 class RankProcess(Struct, frozen=True, kw_only=True):
@@ -145,7 +147,7 @@ class RankAtHang(Struct, frozen=True, kw_only=True):
     operation that it entered instead. ``location``: the current line of its program (or the line that entered
     the wrong operation); ``stack``: the frames of its main thread, innermost first; empty if unknown.
     ``exit_code``: exit code of its process (negative: a signal); None if unknown. ``process``: set for a rank
-    that could not save itself.
+    that could not save itself, or whose process NCCL's RAS names. ``error``: what NCCL reports for the rank.
     """
 
     rank: int
@@ -159,6 +161,17 @@ class RankAtHang(Struct, frozen=True, kw_only=True):
     stack: tuple[SourceLocation, ...] = ()
     exit_code: int | None = None
     process: RankProcess | None = None
+    error: str = ""
+
+    @property
+    def is_unreachable(self) -> bool:
+        """True if its process does not answer the others."""
+        return self.process is not None and self.process.state is ProcessState.UNREACHABLE
+
+    @property
+    def has_failed(self) -> bool:
+        """True if its process is known to have ended, not to answer, or to have failed in NCCL."""
+        return self.exit_code is not None or self.is_unreachable or bool(self.error)
 
 
 class EnteredSide(Struct, frozen=True, kw_only=True):
@@ -193,7 +206,8 @@ class Hang(Struct, frozen=True, kw_only=True):
     entered the same operations in another order. ``waits`` has one entry per operation and set of ranks.
     ``stall_ns``: time without progress; None if unknown. ``ranks_missing``: ranks of the job that left no
     dump, or no line in its logs; ``ranks_unread``: ranks whose dump was not read completely. ``ranks``: what
-    each rank did, by group. ``logs``: number of logs used; 0 for dumps.
+    each rank did, by group. ``logs``: number of logs used; 0 for dumps. ``ras_reports``: answers of NCCL's
+    RAS in them.
     """
 
     status: HangStatus
@@ -211,6 +225,7 @@ class Hang(Struct, frozen=True, kw_only=True):
     ranks_unread: tuple[int, ...] = ()
     ranks: tuple[RankProgress, ...] = ()
     logs: int = 0
+    ras_reports: int = 0
 
 
 def is_stuck(hang: Hang | None) -> TypeGuard[Hang]:
@@ -335,7 +350,7 @@ def are_all_in(hang: Hang, wait: WaitingRanks) -> bool:
 
 def name_cause(hang: Hang) -> str:
     """Return the mark of the ranks that everything waits for: a missing dump is not blamed on a rank."""
-    if hang.kind is not HangClass.RANK_MISSING or any(each.exit_code is not None for each in hang.culprits):
+    if hang.kind is not HangClass.RANK_MISSING or any(each.has_failed for each in hang.culprits):
         return "cause"
     return "no line" if hang.logs else "no dump"
 

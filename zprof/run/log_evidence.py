@@ -33,6 +33,12 @@ class Basis(StrEnum):
     CALL = "call"
     #: It reported a lost or timed-out connection.
     CONNECTION = "connection"
+    #: NCCL's RAS reported how many operations it has launched.
+    RAS = "ras"
+
+
+#: Kinds that show which operations a rank has entered, not which have finished.
+CALLS = frozenset((Basis.CALL, Basis.RAS))
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -89,13 +95,29 @@ class RankEnding(Struct, frozen=True, kw_only=True):
     exit_code: int
 
 
+class RankHealth(Struct, frozen=True, kw_only=True):
+    """What NCCL's RAS says of a rank and its process. ``error`` is empty if NCCL reports none for it.
+
+    ``is_unreachable``: the process did not answer the others; ``is_dead``: for so long that RAS gave it up.
+    """
+
+    rank: int
+    process: int
+    host: str
+    is_unreachable: bool = False
+    is_dead: bool = False
+    error: str = ""
+
+
 class LogEvidence(Struct, frozen=True, kw_only=True):
-    """All that was read from the logs of a job.
+    """All that was read from the logs of a job, and from the answers of NCCL's RAS.
 
     ``speakers``: global ranks that wrote any line. ``sizes``: reported group sizes, by name. ``world_size``:
     None if no line contains it. ``unread``: lines that look like evidence but were not understood.
     ``skipped``: logs of which only the start and the end were read. ``stuck_watchdogs``: ranks whose own
     watchdog, or GIL, was stuck. ``stacks``: frames of the failed operation by global rank, innermost first.
+    ``ras_reports``: answers of RAS; ``health``: ranks of which they tell the process. ``is_moving``: ranks
+    launched operations between the answers. ``unplaced``: unreachable processes whose ranks are unknown.
     """
 
     files: int
@@ -108,11 +130,21 @@ class LogEvidence(Struct, frozen=True, kw_only=True):
     skipped: int = 0
     stuck_watchdogs: tuple[int, ...] = ()
     stacks: dict[int, tuple[SourceLocation, ...]] = {}
+    ras_reports: int = 0
+    health: tuple[RankHealth, ...] = ()
+    is_moving: bool = False
+    unplaced: int = 0
 
     @property
     def is_empty(self) -> bool:
         """Return True if the logs contain nothing about a stuck job."""
-        return not (self.lines or self.endings or self.stuck_watchdogs)
+        return not (self.has_logged or self.ras_reports)
+
+    @property
+    def has_logged(self) -> bool:
+        """Return True if the job itself wrote that it is stuck."""
+        has_lines = any(lines.basis is not Basis.RAS for lines in self.lines)
+        return bool(has_lines or self.endings or self.stuck_watchdogs)
 
 
 def is_default_group(name: str, description: str) -> bool:

@@ -26,6 +26,7 @@ from zprof.collectors.read.imports.options import ImportOptions, ImportProgress,
 from zprof.collectors.read.imports.sources import LOG_HINT
 from zprof.collectors.read.imports.trace_worker import Refusal
 from zprof.collectors.read.imports.traces import make_refusal_gaps, make_unusable_error
+from zprof.collectors.read.ras.evidence import add_reports
 from zprof.model.gap_texts import make_gap
 from zprof.model.training import TrainingFacts
 from zprof.process.workers import count_usable_processors
@@ -57,8 +58,8 @@ def write_dumps(
     run.mkdir()
     answers: dict[Path, DumpAnswer] = {}
     refused: dict[Path, Refusal] = {}
-    dumps, logs = _sort_files(paths, refused)
-    evidence = read_logs(logs)
+    dumps, logs, reports = _sort_files(paths, refused)
+    evidence = add_reports(read_logs(logs), reports)
     with tempfile.TemporaryDirectory(prefix=".dumps.", dir=run) as name:
         scratch = Path(name)
         files = [replace(file, folder=scratch / f"file{position}") for position, file in enumerate(dumps)]
@@ -70,7 +71,7 @@ def write_dumps(
         all_notes = (*notes, *ranking.notes)
         manifest = _make_manifest(ranking, answers, evidence, all_notes, refused)
         write_atomically(run / MANIFEST_NAME, to_json(manifest).encode())
-        if logs:
+        if logs or reports:
             write_log_evidence(run, evidence)
         folders = {file.path: file.folder for file in files}
         for file in ranking.files:
@@ -84,18 +85,25 @@ def write_dumps(
     )
 
 
-def _sort_files(paths: Sequence[Path], refused: dict[Path, Refusal]) -> tuple[list[DumpFile], list[LogFile]]:
-    """Return the dumps and the logs; files that cannot be opened are refused.
+def _sort_files(
+    paths: Sequence[Path], refused: dict[Path, Refusal]
+) -> tuple[list[DumpFile], list[LogFile], list[Path]]:
+    """Return the dumps, the logs and the answers of RAS; files that cannot be opened are refused.
 
     Raises:
         BadInput: a file cannot be read.
     """
     dumps: list[DumpFile] = []
     logs: list[LogFile] = []
+    reports: list[Path] = []
     for path in paths:
         try:
             with open_plain(path) as file:
-                if detect_file_kind(file) is not FileKind.DUMP:
+                kind = detect_file_kind(file)
+                if kind is FileKind.RAS:
+                    reports.append(path)
+                    continue
+                if kind is not FileKind.DUMP:
                     match = _TORCHRUN_LOG.search(path.absolute().as_posix())
                     logs.append(
                         LogFile(path=path.absolute(), local_rank=(None if match is None else int(match[1])))
@@ -111,7 +119,7 @@ def _sort_files(paths: Sequence[Path], refused: dict[Path, Refusal]) -> tuple[li
         dumps.append(DumpFile(path=path, named_rank=named, folder=path.parent, is_packed=is_packed))
     # Without the ranks of their folders, if the logs come from several nodes.
     nodes = {log.path.parents[2] for log in logs if log.local_rank is not None}
-    return dumps, ([replace(log, local_rank=None) for log in logs] if len(nodes) > 1 else list(logs))
+    return dumps, [replace(log, local_rank=None) for log in logs] if len(nodes) > 1 else logs, reports
 
 
 def _read_all(
@@ -168,13 +176,15 @@ def _make_manifest(
     refused: Mapping[Path, Refusal],
 ) -> RunManifest:
     backends = Counter(answer.backend for answer in answers.values() if answer.backend)
-    if any(lines.basis is not Basis.CONNECTION for lines in evidence.lines):
+    if evidence.ras_reports or any(lines.basis is not Basis.CONNECTION for lines in evidence.lines):
         backends["nccl"] += 1  # gloo logs nothing but its connections
     backend = backends.most_common(1)[0][0] if backends else "unknown"
     in_logs = [*evidence.speakers, *(lines.rank for lines in evidence.lines if lines.rank is not None)]
     gaps = [make_gap("dump_rank_unknown", note=note) for note in notes] + make_refusal_gaps(refused)
     if evidence.unread:
         gaps.append(make_gap("log_lines_unread", lines=evidence.unread))
+    if evidence.unplaced:
+        gaps.append(make_gap("ras_ranks_unknown", processes=evidence.unplaced))
     if evidence.skipped:
         gaps.append(make_gap("logs_skipped", logs=evidence.skipped))
     return RunManifest(

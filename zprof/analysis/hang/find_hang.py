@@ -40,7 +40,7 @@ from zprof.model.hang import (
     StuckOperation,
     name_missing_evidence,
 )
-from zprof.run.log_evidence import Basis, LogEvidence, RankLines, read_log_evidence
+from zprof.run.log_evidence import CALLS, Basis, LogEvidence, RankLines, read_log_evidence
 from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
 
@@ -131,7 +131,7 @@ def _list_progress(job: Job, operations: Sequence[StuckOperation]) -> Iterator[R
 def list_hang_gaps(hang: Hang | None) -> tuple[Gap, ...]:
     """Return what the logs of a stuck job do not show, and what to record instead."""
     evidence = "" if hang is None else name_missing_evidence(hang)
-    if hang is None or not evidence:
+    if hang is None or not evidence or hang.status is not HangStatus.STUCK:
         return ()
     if not hang.operations:
         return (make_gap("hang_without_operation", evidence=evidence),)
@@ -287,7 +287,7 @@ def make_flights(
     groups = {name: group for flight in dumps.values() for name, group in flight.groups.items()}
     by_rank: dict[int, list[RankLines]] = {}
     for lines in evidence.lines:
-        is_usable = lines.basis not in (Basis.CALL, Basis.CONNECTION) and lines.group in groups
+        is_usable = lines.basis not in (*CALLS, Basis.CONNECTION) and lines.group in groups
         if lines.rank is not None and lines.rank not in dumps and is_usable:
             by_rank.setdefault(lines.rank, []).append(lines)
     return {

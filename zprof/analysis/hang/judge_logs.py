@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from zprof.analysis.hang.flight import find_user_line
 from zprof.analysis.hang.operations import is_symmetric
+from zprof.analysis.hang.ras import list_failed, settle
 from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.group_roles import read_role
 from zprof.model.hang import (
@@ -29,7 +30,7 @@ from zprof.model.hang import (
     Wait,
     name_entered,
 )
-from zprof.run.log_evidence import Basis, LogEvidence, RankLines, Standing, is_default_group
+from zprof.run.log_evidence import CALLS, Basis, LogEvidence, RankLines, Standing, is_default_group
 
 #: Operations in which element counts may differ between ranks.
 _UNEVEN = frozenset({"all_to_all", "gather", "scatter", "coalesced", "all_gather_coalesced"})
@@ -54,7 +55,8 @@ class LogGroup(Struct, frozen=True, kw_only=True, dict=True):
 
     ``lines``: lines of ranks with a known global rank; ``others``: lines of ranks known only by their rank in
     the group. ``size``: number of members, None if no line states it. ``members``: global ranks of the
-    members, None if unknown. ``is_mixed``: the lines name no group and come from several groups.
+    members, None if unknown. ``has_all_ranks``: it is the group of all ranks. ``is_mixed``: the lines name no
+    group and come from several groups.
     """
 
     name: str
@@ -63,13 +65,9 @@ class LogGroup(Struct, frozen=True, kw_only=True, dict=True):
     others: tuple[RankLines, ...]
     size: int | None
     members: tuple[int, ...] | None
+    has_all_ranks: bool = False
     is_mixed: bool = False
     stacks: Mapping[int, tuple[SourceLocation, ...]] = {}
-
-    @property
-    def is_default(self) -> bool:
-        """Return True for the group of all ranks."""
-        return is_default_group(self.name, self.description)
 
     @property
     def has_transfers(self) -> bool:
@@ -91,13 +89,14 @@ class LogGroup(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def is_by_calls(self) -> bool:
         """Return True if only the calls are known: which operations were entered, not which finished."""
-        return all(lines.basis is Basis.CALL for lines in self.lines.values())
+        return all(lines.basis in CALLS for lines in self.lines.values())
 
     @cached_property
     def sequence(self) -> int | None:
         """The first operation that a rank has entered but not finished; None if there is none."""
         if self.is_by_calls:
-            last = [lines.standing.sequence for lines in self.lines.values() if lines.standing is not None]
+            counted = (*self.lines.values(), *(each for each in self.others if each.basis is Basis.RAS))
+            last = [lines.standing.sequence for lines in counted if lines.standing is not None]
             return min(last) + (min(last) < max(last)) if last else None
         pending = [_find_pending(lines) for lines in (*self.lines.values(), *self.others)]
         return min((number for number in pending if number is not None), default=None)
@@ -224,8 +223,10 @@ def _make_group(name: str, lines: Sequence[RankLines], evidence: LogEvidence, ha
     known = {each.rank: each for each in lines if each.rank is not None}
     description = lines[0].description
     is_default = is_default_group(name, description)
-    is_whole = is_default or lines[0].basis is Basis.CALL
-    size = evidence.sizes.get(name) or (evidence.world_size if is_whole else None)
+    size = evidence.sizes.get(name)
+    has_all_ranks = is_default or (lines[0].basis is Basis.RAS and size == evidence.world_size)
+    is_whole = has_all_ranks or lines[0].basis is Basis.CALL
+    size = size or (evidence.world_size if is_whole else None)
     seen = set(known) | (set(evidence.speakers) if is_default else set())
     if size is not None and (len(lines) > size or (is_default and max(seen, default=0) >= size)):
         size = None  # what states the size is of another group
@@ -242,6 +243,7 @@ def _make_group(name: str, lines: Sequence[RankLines], evidence: LogEvidence, ha
         size=size,
         members=members,
         stacks={rank: evidence.stacks[rank] for rank in known if rank in evidence.stacks},
+        has_all_ranks=has_all_ranks,
         is_mixed=not name and (has_names or len(known) < sum(each.rank is not None for each in lines)),
     )
 
@@ -277,13 +279,13 @@ class _Verdict(Struct, frozen=True, kw_only=True):
 def judge_logs(evidence: LogEvidence) -> Hang:
     """Return what the job waits for, according to its logs."""
     groups = [group for group in list_groups(evidence) if group.sequence is not None or group.has_transfers]
-    ended = _list_ended(evidence)
+    gone = {culprit.rank: culprit for culprit in _list_gone(evidence)}
     if not groups:
-        return _judge_endings(evidence, ended)
+        return settle(_judge_gone(evidence, gone), evidence)
     standing = {rank for group in groups for rank in group.list_ranks(MemberState.ENTERED)}
     verdicts = [
         _judge_group(
-            group, evidence, ended, standing - frozenset(group.list_ranks(MemberState.ENTERED)), groups
+            group, evidence, gone, standing - frozenset(group.list_ranks(MemberState.ENTERED)), groups
         )
         for group in groups
     ]
@@ -294,7 +296,7 @@ def judge_logs(evidence: LogEvidence) -> Hang:
     # The ranks that appear in no group.
     silent = {rank for group in groups for rank in group.list_ranks(MemberState.SILENT)}
     seen = {rank for group in groups for rank in group.lines}
-    return Hang(
+    hang = Hang(
         status=HangStatus.STUCK,
         kind=first.kind,
         confidence=first.confidence,
@@ -312,41 +314,41 @@ def judge_logs(evidence: LogEvidence) -> Hang:
         ranks=tuple(progress for verdict in verdicts for progress in verdict.group.list_progress()),
         logs=evidence.files,
     )
+    return settle(hang, evidence)
 
 
 def _rank_verdict(verdict: _Verdict) -> tuple[bool, int, int]:
-    """Return the sort key of verdicts: ended processes first, then by hang class, then by ranks seen."""
-    has_ended = any(culprit.exit_code is not None for culprit in verdict.culprits)
-    return not has_ended, _PRECEDENCE.index(verdict.kind), -len(verdict.group.lines)
+    """Return the sort key of verdicts: failed processes first, then by hang class, then by ranks seen."""
+    has_failed = any(culprit.has_failed for culprit in verdict.culprits)
+    return not has_failed, _PRECEDENCE.index(verdict.kind), -len(verdict.group.lines)
 
 
-def _list_ended(evidence: LogEvidence) -> dict[int, int]:
-    """Return the exit codes of ranks whose process ended by itself.
+def _list_gone(evidence: LogEvidence) -> Iterator[RankAtHang]:
+    """Yield the ranks whose process ended by itself, does not answer, or failed in NCCL.
 
     A victim may also end with an exception, so an exception counts only if the rank has no line about a
     group.
     """
     heard = {lines.rank for lines in evidence.lines}
-    return {
-        ending.rank: ending.exit_code
-        for ending in evidence.endings
-        if ending.rank is not None
-        and ending.exit_code not in _OF_VICTIMS
-        and (ending.exit_code < 0 or ending.rank not in heard)
-    }
+    found = {rank.rank: rank for rank in list_failed(evidence)}
+    for ending in evidence.endings:
+        if ending.rank is None or ending.exit_code in _OF_VICTIMS:
+            continue
+        if ending.exit_code < 0 or ending.rank not in heard:
+            known = found.get(ending.rank, RankAtHang(rank=ending.rank, operation=0))
+            found[ending.rank] = replace(known, exit_code=ending.exit_code)
+    yield from (found[rank] for rank in sorted(found))
 
 
-def _judge_endings(evidence: LogEvidence, ended: dict[int, int]) -> Hang:
-    """Judge logs that name no operation: which ranks ended, if the launcher reports it."""
-    culprits = tuple(
-        RankAtHang(rank=rank, operation=0, exit_code=code) for rank, code in sorted(ended.items())
-    )
+def _judge_gone(evidence: LogEvidence, gone: Mapping[int, RankAtHang]) -> Hang:
+    """Judge logs that name no operation: which ranks are gone, if the launcher or RAS reports it."""
+    culprits = tuple(gone.values())
     return Hang(
         status=HangStatus.STUCK,
         kind=HangClass.RANK_MISSING if culprits else HangClass.CANNOT_TELL,
-        confidence=_rate_ended(culprits),
+        confidence=_rate_gone(culprits),
         culprits=culprits,
-        victims=tuple(sorted({each.rank for each in evidence.lines if each.rank is not None} - set(ended))),
+        victims=tuple(sorted({each.rank for each in evidence.lines if each.rank is not None} - set(gone))),
         logs=evidence.files,
     )
 
@@ -354,22 +356,22 @@ def _judge_endings(evidence: LogEvidence, ended: dict[int, int]) -> Hang:
 def _judge_group(
     group: LogGroup,
     evidence: LogEvidence,
-    ended: dict[int, int],
+    gone: Mapping[int, RankAtHang],
     elsewhere: set[int],
     groups: Sequence[LogGroup],
 ) -> _Verdict:
     """Judge one group; ``elsewhere``: ranks that are in an operation of another group."""
     if not group.is_comparable:
-        return _judge_ended(group, ended) or _Verdict(group=group, kind=HangClass.CANNOT_TELL)
+        return _judge_gone_members(group, gone) or _Verdict(group=group, kind=HangClass.CANNOT_TELL)
     if entered := group.find_disagreement():
         return _judge_disagreement(group, entered)
     if group.list_ranks(MemberState.PAST) and is_symmetric(group.describe_operation().operation):
         return _judge_shift(group)
     late = group.list_ranks(MemberState.NOT_ENTERED)
     silent = group.list_ranks(MemberState.SILENT)
-    if gone := _judge_ended(group, ended):
-        return gone
-    free = [rank for rank in late if rank not in elsewhere]
+    if verdict := _judge_gone_members(group, gone):
+        return verdict
+    free = _narrow_late([rank for rank in late if rank not in elsewhere], groups)
     if free:
         return _Verdict(
             group=group,
@@ -391,24 +393,24 @@ def _judge_group(
     return _Verdict(group=group, kind=HangClass.NOT_FINISHED, confidence=Confidence.MEDIUM)
 
 
-def _judge_ended(group: LogGroup, ended: dict[int, int]) -> _Verdict | None:
-    """Judge the group's ended ranks; None if there are none, or if one of them is in the operation."""
-    gone = [rank for rank in ended if group.members is None or rank in group.members]
+def _judge_gone_members(group: LogGroup, gone: Mapping[int, RankAtHang]) -> _Verdict | None:
+    """Judge the members that are gone; None if there are none, or if one of them is in the operation."""
+    culprits = tuple(gone[rank] for rank in sorted(gone) if group.members is None or rank in group.members)
     # If a line names no group, its rank may be relative to any group.
     entered = set(group.list_ranks(MemberState.ENTERED)) if group.name else set[int]()
-    if not gone or set(gone) & entered:
+    if not culprits or entered & {culprit.rank for culprit in culprits}:
         return None
-    culprits = tuple(RankAtHang(rank=rank, operation=0, exit_code=ended[rank]) for rank in sorted(gone))
     return _Verdict(
-        group=group, kind=HangClass.RANK_MISSING, confidence=_rate_ended(culprits), culprits=culprits
+        group=group, kind=HangClass.RANK_MISSING, confidence=_rate_gone(culprits), culprits=culprits
     )
 
 
-def _rate_ended(culprits: Sequence[RankAtHang]) -> Confidence:
-    """Rate the confidence in ended processes: one of several took down the others, and an exception may be a
-    victim's.
+def _rate_gone(culprits: Sequence[RankAtHang]) -> Confidence:
+    """Rate the confidence in ranks that are gone: one of several took down the others, and an exception may
+    be a victim's. A process that does not answer holds up its peers, whatever made it so.
     """
-    is_sure = len(culprits) == 1 and (culprits[0].exit_code or 0) < 0
+    is_signal = len(culprits) == 1 and (culprits[0].exit_code or 0) < 0
+    is_sure = is_signal or (bool(culprits) and all(each.is_unreachable for each in culprits))
     return Confidence.MEDIUM if is_sure else Confidence.LOW
 
 
@@ -465,6 +467,23 @@ def _judge_shift(group: LogGroup) -> _Verdict:
     return _Verdict(group=group, kind=HangClass.DIFFERENT_COLLECTIVES)
 
 
+def _has_unnamed_waits(groups: Sequence[LogGroup]) -> bool:
+    """Return True if RAS counts ranks that wait in a communicator, and does not tell which ranks they are."""
+    return any(lines.basis is Basis.RAS for group in groups for lines in group.others)
+
+
+def _narrow_late(late: Sequence[int], groups: Sequence[LogGroup]) -> Sequence[int]:
+    """Return the late ranks that are late in most groups, if any of them may wait in a group unnamed.
+
+    Who holds up the others is late in all of its groups; who waits for it is late in one less.
+    """
+    if not _has_unnamed_waits(groups):
+        return late
+    times = Counter(rank for group in groups for rank in group.list_ranks(MemberState.NOT_ENTERED))
+    most = max((times[rank] for rank in late), default=0)
+    return [rank for rank in late if times[rank] == most]
+
+
 def _rate_late(group: LogGroup, late: Sequence[int], groups: Sequence[LogGroup]) -> Confidence:
     """Rate the confidence in ranks that have not entered an operation in which others wait.
 
@@ -472,8 +491,14 @@ def _rate_late(group: LogGroup, late: Sequence[int], groups: Sequence[LogGroup])
     are the odd ones.
     """
     entered = group.list_ranks(MemberState.ENTERED)
-    has_other_groups = any(other is not group for other in groups) or not group.is_default
     is_few = len(late) * 2 <= len(entered)
+    if all(lines.basis is Basis.RAS for other in groups for lines in other.lines.values()):
+        # RAS lists every communicator: another one with a rank that is late by itself makes it unsure.
+        others = {rank for other in groups for rank in other.list_ranks(MemberState.NOT_ENTERED)}
+        waiting = {rank for other in groups for rank in other.list_ranks(MemberState.ENTERED)}
+        is_sure = is_few and others - waiting <= set(late) and not _has_unnamed_waits(groups)
+        return Confidence.MEDIUM if is_sure else Confidence.LOW
+    has_other_groups = any(other is not group for other in groups) or not group.has_all_ranks
     has_cut_calls = group.is_by_calls  # the end of a log may be missing
     return Confidence.MEDIUM if is_few and not (has_other_groups or has_cut_calls) else Confidence.LOW
 

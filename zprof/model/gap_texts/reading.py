@@ -305,6 +305,13 @@ TEXTS = {
         "{lines} lines look like evidence of a hang, and are cut or in no known form",
         "pass the file itself, not a copy of what a terminal showed",
     ),
+    "ras_ranks_unknown": GapText(
+        GapKind.FILE,
+        "ranks of unreachable processes",
+        "NCCL's RAS names {processes} processes that do not answer, and no communicator of all ranks tells "
+        "which ranks they are",
+        "ncclras -f json",
+    ),
     "logs_skipped": GapText(
         GapKind.FILE,
         "lines of the logs",

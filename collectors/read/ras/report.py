@@ -1,0 +1,74 @@
+"""One answer of NCCL's RAS, the same from its text and its JSON.
+
+Forms read: text of NCCL 2.24 to 2.30 and JSON of 2.28.7 to 2.30 (src/ras/client_support.cc; the guide's page
+"RAS"). The text names only ranks that differ from most others, and says nothing of communicators without a
+difference. NCCL counts operations when the host launches them: a count does not say that any has finished.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+#: Count of all kinds together: NCCL before 2.26 does not tell them apart.
+ALL_KINDS = ""
+RUNNING = "RUNNING"
+
+
+class Process(Struct, frozen=True, kw_only=True):
+    """A process of the job, and the device that a rank uses in it (its NVML number, if known)."""
+
+    host: str
+    number: int
+    device: int = -1
+
+
+class RasRank(Struct, frozen=True, kw_only=True):
+    """A rank of a communicator, numbered in it.
+
+    ``counts``: operations that it has launched, by NCCL's name of the kind; empty if unknown. ``status``:
+    INIT, RUNNING, FINALIZE, ABORT, or NOCOMM if its process does not know the communicator. ``is_missing``:
+    its process did not answer. ``error``: what NCCL reports for it.
+    """
+
+    rank: int
+    process: Process | None = None
+    counts: Mapping[str, int] = {}
+    status: str = RUNNING
+    error: str = ""
+    is_missing: bool = False
+
+
+class RasCommunicator(Struct, frozen=True, kw_only=True):
+    """A communicator; ``name``: its hash. ``ranks`` has all ranks of which anything is known."""
+
+    name: str
+    size: int
+    ranks: tuple[RasRank, ...]
+
+    @property
+    def has_counts(self) -> bool:
+        """True if the launched operations of some ranks are known."""
+        return any(rank.counts for rank in self.ranks)
+
+    @property
+    def signature(self) -> frozenset[tuple[int, str, int]]:
+        """The known counts by rank and kind: equal in two reports if nothing was launched between them."""
+        return frozenset(
+            (rank.rank, kind, count) for rank in self.ranks for kind, count in rank.counts.items()
+        )
+
+
+class RasReport(Struct, frozen=True, kw_only=True):
+    """One answer. ``world_size``: GPUs of the job, None if it is not stated.
+
+    ``time``: when it was written ("2026-05-05 06:16:47"), empty if it is not stated. ``silent``: processes
+    that did not answer, and ``dead``: those that RAS gave up. ``is_complete``: it lists every communicator
+    and every rank (JSON), not only those that differ.
+    """
+
+    communicators: tuple[RasCommunicator, ...]
+    world_size: int | None = None
+    time: str = ""
+    silent: tuple[Process, ...] = ()
+    dead: tuple[Process, ...] = ()
+    is_complete: bool = False
