@@ -32,6 +32,11 @@ _PICKLE_KEY = re.compile(
 )
 #: Keys of the times of one pipeline stage, as Primus dumps them.
 _STAGE_KEY = re.compile(rb'"(?:fwd|bwd)_start"\s*:')
+#: A line of NCCL's Inspector: header, metadata, and an operation or the counts of a dump.
+_INSPECTOR_LINE = re.compile(
+    rb'(?m)^[ \t]{0,8}\{[ \t]{0,8}"header"[ \t]{0,8}:[ \t]{0,8}\{'
+    rb'[^\n]{0,8192}"(?:coll_perf|p2p_perf|dump_stats|proxy_trace)"[ \t]{0,8}:'
+)
 _SQLITE = b"SQLite format 3\x00"
 _NSIGHT_TABLE = re.compile(rb"CREATE TABLE \W?(?:CUPTI_ACTIVITY_KIND_KERNEL|NVTX_EVENTS|META_DATA_EXPORT)\b")
 _MAX_SCHEMA_BYTES = 4 << 20
@@ -64,6 +69,7 @@ class FileKind(StrEnum):
     OPERATIONS = "operation timeline"
     STAGE_TIMES = "times of a pipeline stage"
     NSIGHT = "Nsight export"
+    INSPECTOR = "NCCL Inspector file"
     JSON = "json"
     PICKLE = "other pickle"
     TORCH_ARCHIVE = "torch archive"
@@ -78,6 +84,7 @@ class SourceKind(StrEnum):
     DUMP = "hang dump or log"
     OPERATIONS = "operation timeline"
     NSIGHT = "Nsight export"
+    INSPECTOR = "NCCL Inspector file"
 
 
 class Format(Struct, frozen=True, kw_only=True):
@@ -148,6 +155,11 @@ FORMATS: dict[FileKind, Format] = {
         reader=f"{_IMPORTS}.nsight:write_nsight",
         sandbox="zprof.collectors.read.nsight.child",
     ),
+    FileKind.INSPECTOR: Format(
+        holds="JSON lines of NCCL's or RCCL's Inspector plugin; plain, gzip or zstd",
+        source=SourceKind.INSPECTOR,
+        reader=f"{_IMPORTS}.inspector:write_inspector",
+    ),
     FileKind.STAGE_TIMES: Format(
         holds="JSON with the starts and ends of the forward and backward passes of a stage (pp_rank_0.json)",
         source=SourceKind.OPERATIONS,
@@ -209,6 +221,8 @@ def _detect_by_head(head: bytes) -> FileKind:
         return FileKind.TORCH_ARCHIVE
     if _RAS.search(head):
         return FileKind.RAS
+    if _INSPECTOR_LINE.search(head):
+        return FileKind.INSPECTOR
     if _LOG_LINE.search(head):
         return FileKind.LOG
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):

@@ -27,6 +27,7 @@ from zprof.reports.page import (
     Section,
     make_section,
 )
+from zprof.reports.pages.communicators import build_communicator_sections
 from zprof.reports.pages.compare import build_equal_work_table
 from zprof.reports.pages.findings import (
     build_change_parts,
@@ -92,8 +93,8 @@ def _build_main_sections(report: Report) -> tuple[Section, ...]:
     """Build the main sections: what a stuck job waits for, where time goes, or what holds the memory."""
     if is_stuck(report.hang):
         return build_hang_section(report)
-    if report.time.has_only_operations:
-        return build_slowdown_section(report.time)
+    if report.time.is_without_ledger:
+        return (*build_slowdown_section(report.time), *build_communicator_sections(report.time))
     if report.time.per_rank:
         title = "Where the time goes"
         table = build_ledger_table(report)
@@ -134,7 +135,7 @@ def _list_job_notes(comparison: Comparison) -> Iterator[Block]:
 def _build_change_section(report: Report) -> tuple[Section, ...]:
     """Build the section of findings, largest saving first, low confidence last."""
     title, lead = "What to change", "Fixes, largest saving first."
-    if not report.findings and (report.endings or report.time.has_only_operations):
+    if not report.findings and (report.endings or report.time.is_without_ledger):
         return ()  # what ended the job, or explains its slowdown, is the answer
     if not report.findings:
         text = "Nothing: none of the tested causes was found."

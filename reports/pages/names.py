@@ -49,6 +49,8 @@ def format_rank_count(run: RunFacts) -> str:
     ranks = f"{run.world_size} ranks" if run.world_size != 1 else "1 rank"
     if run.source == "operation_timeline":
         return f"{ranks} of an operation timeline"
+    if run.source == "nccl_inspector":
+        return f"{ranks} of NCCL's Inspector"
     missing = sorted(set(range(run.world_size)) - set(run.ranks_loaded))
     if not missing:
         return ranks

@@ -17,6 +17,7 @@ from zprof.reports.pages.collectives import (
     build_message_table,
     build_unit_table,
 )
+from zprof.reports.pages.communicators import build_communicator_sections
 from zprof.reports.pages.compare import build_difference_section, build_run_section
 from zprof.reports.pages.findings import build_finding_section, build_gap_section
 from zprof.reports.pages.hang import build_ending_section, build_hang_section
@@ -79,6 +80,7 @@ def build_report_page(report: Report, overview: StepOverview | None = None) -> P
             *build_ledger_section(report),
             *build_parallelism_section(report),
             *build_slowdown_section(report.time),
+            *build_communicator_sections(report.time),
             *build_out_of_memory_section(report),
             *build_memory_section(report, with_largest=has_time),
             *build_group_change_section(Cursor(report).comparison),

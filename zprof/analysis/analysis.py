@@ -37,7 +37,7 @@ from zprof.model.time import Time, WindowPolicy
 from zprof.model.training import Engine, TrainingFacts
 from zprof.run.endings import find_endings
 from zprof.run.log_evidence import EVIDENCE_NAME
-from zprof.run.manifest import FLIGHT_RECORDER, OPERATION_TIMELINE
+from zprof.run.manifest import FLIGHT_RECORDER, NCCL_INSPECTOR, OPERATION_TIMELINE
 from zprof.run.reader import Run
 
 Result = TypeVar("Result")
@@ -112,6 +112,8 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         return _analyse_hang(run)
     if run.manifest.source == OPERATION_TIMELINE:
         return _analyse_operations(run)
+    if run.manifest.source == NCCL_INSPECTOR:
+        return _analyse_communicators(run)
     time, memory = analyse_time(run, policy), analyse_memory(run)
     analysis = RunAnalysis(
         run=describe_run(run),
@@ -211,6 +213,8 @@ def analyse_time_only(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Run
     """
     if run.manifest.source == OPERATION_TIMELINE:
         return _analyse_operations(run)
+    if run.manifest.source == NCCL_INSPECTOR:
+        return _analyse_communicators(run)
     time = analyse_time(run, policy)
     analysis = RunAnalysis(
         run=describe_run(run),
@@ -259,7 +263,7 @@ def _analyse_operations(run: Run) -> RunAnalysis:
     """Return the analysis of an operation timeline, which has no tables of single ranks."""
     from zprof.analysis.slowdown.measure import measure_slowdown
 
-    table = run.operations()
+    table = run.job_table("operations")
     assert table is not None
     columns = Columns.from_arrow(table)
     slowdown, gaps = measure_slowdown(columns)
@@ -277,6 +281,26 @@ def _analyse_operations(run: Run) -> RunAnalysis:
         steps=Columns({}),
         collectives=Columns({}),
         gaps=(*run.gaps(), *gaps, make_gap("only_operations")),
+        source=run,
+    )
+
+
+def _analyse_communicators(run: Run) -> RunAnalysis:
+    """Return the analysis of the files of NCCL's Inspector, which have nothing but collectives."""
+    from zprof.analysis.communicators.measure import measure_communicators
+
+    table = run.job_table("inspector")
+    assert table is not None
+    communicators, gaps = measure_communicators(Columns.from_arrow(table))
+    return RunAnalysis(
+        run=describe_run(run),
+        training=run.manifest.training,
+        time=Time(communicators=communicators),
+        memory=Memory(),
+        volume=None,
+        steps=Columns({}),
+        collectives=Columns({}),
+        gaps=(*run.gaps(), *gaps, make_gap("only_collectives")),
         source=run,
     )
 

@@ -122,6 +122,7 @@ def refuse_unmeasured(report: "Report") -> None:
         ran
         or excluded
         or time.slowdown
+        or time.communicators
         or report.memory.per_rank
         or report.hang
         or report.endings

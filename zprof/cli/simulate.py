@@ -85,9 +85,9 @@ class SimulateCommand:
             )
 
         parser.add_argument(
-            "--format", choices=("kineto", "nsight"), default="kineto",
-            help="kineto: a trace per rank; nsight: an export of Nsight Systems per node (default: "
-            "%(default)s)",
+            "--format", choices=("kineto", "nsight", "inspector"), default="kineto",
+            help="kineto: a trace per rank; nsight: an export of Nsight Systems per node; inspector: a file "
+            "of NCCL's Inspector per rank (default: %(default)s)",
         )  # fmt: skip
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -209,6 +209,10 @@ def check_limits(arguments: argparse.Namespace) -> None:
             arguments.format == "nsight" and arguments.vendor != "nvidia",
             f"--format nsight is of NVIDIA's devices, not of --vendor {arguments.vendor}",
         ),
+        (
+            arguments.format == "inspector" and arguments.vendor == "gloo",
+            "--format inspector is of NCCL and RCCL, not of --vendor gloo",
+        ),
     ):
         if is_invalid:
             raise BadInput(message, hint="see zprof simulate --help")
@@ -217,12 +221,13 @@ def check_limits(arguments: argparse.Namespace) -> None:
 def write_files(job: Job, folder: Path, trace_format: str = "kineto") -> None:
     """Write traces and truth; a failure leaves nothing: only a folder with truth.json can be replaced."""
     from zprof.simulator.ground_truth import write_job
+    from zprof.simulator.inspector import write_inspector_files
     from zprof.simulator.kineto import write_traces
     from zprof.simulator.mesh.truth import write_mesh_job
     from zprof.simulator.nsight import write_nsight_files
 
-    write = write_traces if trace_format == "kineto" else write_nsight_files
-
+    writers = {"kineto": write_traces, "nsight": write_nsight_files, "inspector": write_inspector_files}
+    write = writers[trace_format]
     is_new = not folder.exists()
     before = set(folder.iterdir()) if not is_new else set()
     try:
@@ -254,7 +259,8 @@ def clear_output_folder(folder: Path, *, force: bool) -> Path:
     old = [
         path
         for path in entries
-        if path.name == _TRUTH_FILE or any(map(path.match, ("rank*.json", "rank*.json.gz", "node*.sqlite")))
+        if path.name == _TRUTH_FILE
+        or any(map(path.match, ("rank*.json", "rank*.json.gz", "node*.sqlite", "node-*.log")))
     ]
     if len(old) < len(entries) or not (folder / _TRUTH_FILE).is_file():
         raise BadInput(

@@ -14,7 +14,7 @@ from zprof.diagnosis.verdict import Case, has_run_out_of_memory, judge, judge_me
 from zprof.model.hang import is_stuck
 from zprof.model.report import Report, Verdict, VerdictStatus
 from zprof.model.time import WindowPolicy
-from zprof.run.manifest import FLIGHT_RECORDER, OPERATION_TIMELINE
+from zprof.run.manifest import FLIGHT_RECORDER, NCCL_INSPECTOR, OPERATION_TIMELINE
 from zprof.run.reader import Run
 from zprof.version import __version__
 
@@ -140,7 +140,7 @@ def _list_needs(analysis: RunAnalysis) -> frozenset[Need]:
 
 def _select_causes(analysis: RunAnalysis, has: frozenset[Need]) -> Mapping[str, Cause]:
     """Return the causes to look for: the cost of a step does not explain why a job is dead."""
-    if analysis.run.source == OPERATION_TIMELINE:
+    if analysis.run.source in (OPERATION_TIMELINE, NCCL_INSPECTOR):
         return {}  # causes read kernels, collectives and memory
     is_dump = analysis.run.source == FLIGHT_RECORDER  # a dump has neither times nor memory
     if not is_dump and not is_stuck(analysis.hang):

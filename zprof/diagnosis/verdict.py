@@ -16,11 +16,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 
 from zprof.base.formatting import format_bytes, format_ns, format_percent, format_rate, printable, shorten
 from zprof.causes.cause import Cause, Sign
 from zprof.diagnosis.claims import ExposedGroup, Unexplained
+from zprof.model.communicators import Communicators, CommunicatorSign, describe_sign
 from zprof.model.endings import (
     OutOfMemory,
     RankEnd,
@@ -133,6 +134,8 @@ def judge(case: Case) -> Verdict:
         return _make_verdict(status, f"{ending}; {describe_not_stuck(hang)}")
     if case.time.slowdown is not None and not case.time.per_rank:
         return _make_verdict(*_judge_slowdown(case.time.slowdown))
+    if case.time.communicators is not UNSET:
+        return _make_verdict(*_judge_communicators(case.time.communicators))
     status, sentence = _judge_steps(case) if case.time.per_rank else _judge_memory(case)
     if ending:
         sentence = f"{ending}; in the recorded part: {sentence}"
@@ -171,6 +174,27 @@ def _judge_slowdown(slowdown: Slowdown) -> _Judgement:
         share = format_percent(slowdown.share(value) or 0.0)
         what = f"neither a few workers nor the last stage; {name} alone explains {share} of the lost time"
     return _RISK, f"{head}; {what}"
+
+
+def _judge_communicators(found: Communicators) -> _Judgement:
+    """Return the verdict on collectives alone: the costliest of late ranks, slow communicators and periods.
+
+    It is only ok if late ranks could be found in all communicators with several ranks.
+    """
+    late = [entry for entry in found.late if not entry.is_minor]
+    roots = [entry for entry in late if not entry.waits_for]
+    signs: list[CommunicatorSign] = [*roots, *found.slow, *found.periods] or [*late]
+    if signs:
+        first, *others = sorted(signs, key=lambda each: -each.cost_ns)
+        more = f"; and {len(others)} more" if others else ""
+        return _RISK, f"{describe_sign(first)}{more}"
+    several = len({each.communicator for each in found.classes if each.ranks > 1})
+    text = (
+        f"in {found.tested} of {several} communicators no rank arrives last again and again; of "
+        f"{len(found.classes)} message classes {found.compared} have peers, and none is slow; whether the "
+        "steps are slow is not known"
+    )
+    return (_OK if 0 < found.tested == several and not found.missing else _INCONCLUSIVE), text
 
 
 def judge_memory(case: Case) -> Verdict:

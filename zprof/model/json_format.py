@@ -1,9 +1,10 @@
 """Convert structs to JSON, and derive the JSON Schema (draft 2020-12) of those documents.
 
 Fields keep their declared order; mapping keys become strings and are sorted, ranks numerically. Infinity and
-NaN become null. In a schema, types, enumerations and nullability come from annotations, and class
-descriptions from docstrings. The catalogue describes numbers; for a number that it lacks, the unit comes from
-the field name (``_ns``, ``_bytes``). Objects stay open, and a field with a default may be missing.
+NaN become null, and an unset field is omitted. In a schema, types, enumerations and nullability come from
+annotations, and class descriptions from docstrings. The catalogue describes numbers; for a number that it
+lacks, the unit comes from the field name (``_ns``, ``_bytes``). Objects stay open, and a field with a default
+may be missing.
 """
 
 import inspect
@@ -12,9 +13,11 @@ import math
 import types
 from collections.abc import Mapping
 from enum import Enum
+from functools import reduce
+from operator import or_
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import FieldInfo, fields
 
 from zprof.model.quantities import Unit, find_unit
@@ -25,7 +28,8 @@ def to_tree(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Struct):
-        return {name: to_tree(getattr(value, name)) for name in value.__struct_fields__}
+        pairs = ((name, getattr(value, name)) for name in value.__struct_fields__)
+        return {name: to_tree(field) for name, field in pairs if field is not UNSET}
     if isinstance(value, Mapping):
         return {_to_key(key): to_tree(value[key]) for key in sorted(value, key=_key_order)}
     if isinstance(value, list | tuple | set | frozenset):
@@ -130,6 +134,9 @@ def _annotation_schema(hint: Any, known: dict[type, Tree], path: str) -> Tree:
     if hint in _SCALARS:
         return {"type": _SCALARS[hint]}
     origin, arguments = get_origin(hint), get_args(hint)
+    if UnsetType in arguments:  # may be missing, like every field with a default
+        kept = reduce(or_, (argument for argument in arguments if argument is not UnsetType))
+        return _annotation_schema(kept, known, path)
     if origin in (Union, types.UnionType):
         options = [_annotation_schema(argument, known, path) for argument in arguments]
         if all(set(option) == {"type"} for option in options):

@@ -6,8 +6,9 @@ Times are integer nanoseconds, sizes integer bytes, ratios floats in [0, 1]. ``N
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
+from zprof.model.communicators import Communicators
 from zprof.model.mesh import Mesh
 from zprof.model.quantities import Bound, Bounds, combine_bounds, negate_bound
 from zprof.model.slowdown import Slowdown
@@ -441,6 +442,7 @@ class Time(Struct, frozen=True, kw_only=True):
     None if there are too few steps to estimate it. ``slowdown``: of a pipeline's operations, else None.
     ``mesh``: roles of the process groups and time by role; None for jobs with one kind of group. ``partial``:
     the group with missing ranks that has the most exposed time, None if no rank is missing.
+    ``communicators``: only of a run of NCCL's Inspector.
     """
 
     per_rank: tuple[RankTime, ...] = ()
@@ -459,6 +461,7 @@ class Time(Struct, frozen=True, kw_only=True):
     slowdown: Slowdown | None = None
     mesh: Mesh | None = None
     partial: PartialGroup | None = None
+    communicators: Communicators | UnsetType = UNSET
 
     @property
     def schedule_ratio(self) -> float:
@@ -487,9 +490,9 @@ class Time(Struct, frozen=True, kw_only=True):
         return self.words.per_step
 
     @property
-    def has_only_operations(self) -> bool:
-        """True for an operation timeline: a slowdown, and no times of single ranks."""
-        return self.slowdown is not None and not self.per_rank
+    def is_without_ledger(self) -> bool:
+        """True for an operation timeline and for NCCL's Inspector, which have no steps of single ranks."""
+        return not self.per_rank and (self.slowdown is not None or self.communicators is not UNSET)
 
     @property
     def total_name(self) -> str:

@@ -36,7 +36,7 @@ from zprof.model.metrics import METRICS
 from zprof.model.report import Report
 from zprof.model.time import CollectiveTime, LinkFit, MessageSizes, RankTime, UnitTime
 from zprof.run.reader import Run
-from zprof.run.schema import TABLES
+from zprof.run.schema import JOB_TABLES, TABLES
 
 #: Each SQL type that a column can have.
 _ARROW = {
@@ -287,8 +287,8 @@ def _name_type_of_analysis(name: str) -> str:
 
 def _join_ranks(run: Run, name: str, schema: pa.Schema) -> pa.Table:
     """Return a recorded table of all ranks, with the rank as an additional column."""
-    if name == "operations":  # of the whole job, with ranks
-        return run.operations() or schema.empty_table()
+    if name in JOB_TABLES:  # of the whole job, with ranks
+        return run.job_table(name) or schema.empty_table()
     parts = []
     for rank in run.ranks:
         if run.has_table(rank, name):

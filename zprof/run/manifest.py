@@ -46,6 +46,8 @@ STEPS_NAME = "steps.jsonl"
 FLIGHT_RECORDER = "flight_recorder"
 #: Source of a run made from an operation timeline of a pipeline.
 OPERATION_TIMELINE = "operation_timeline"
+#: Source of a run made from the files of NCCL's Inspector.
+NCCL_INSPECTOR = "nccl_inspector"
 _MAX_JSON_BYTES = 64 << 20
 _RECORD_AGAIN = "record the run again"
 _T = TypeVar("_T")
@@ -134,7 +136,8 @@ class PlannedSteps(Struct, frozen=True, kw_only=True):
 class RunManifest(Struct, frozen=True, kw_only=True):
     """Facts that are equal on every rank of the run.
 
-    ``source``: recording, or (imported) snapshot, trace, flight_recorder or operation_timeline. ``gaps`` are
+    ``source``: recording, or (imported) snapshot, trace, flight_recorder, operation_timeline or
+    nccl_inspector. ``gaps`` are
     the gaps that are not specific to a rank: unusable files, guessed ranks. ``planned``: None for imported
     runs and for recordings older than this field. ``folder``: working folder of the program; its files are
     named relative to it. ``operations``: the table of an operation timeline, which is not divided by rank.
@@ -154,6 +157,7 @@ class RunManifest(Struct, frozen=True, kw_only=True):
     planned: PlannedSteps | None = None
     folder: str = ""
     operations: TableFile | None = None
+    inspector: TableFile | None = None
 
 
 class TablePart(Struct, frozen=True, kw_only=True):

@@ -27,11 +27,13 @@ from zprof.model.training import TrainingFacts
 from zprof.run.manifest import (
     FLIGHT_RECORDER,
     MANIFEST_NAME,
+    NCCL_INSPECTOR,
     OPERATION_TIMELINE,
     RANK_NAME,
     STEPS_NAME,
     RankManifest,
     RunManifest,
+    TableFile,
     TablePart,
     get_part_path,
     rank_folder,
@@ -125,6 +127,7 @@ class Run:
         is_without_ranks = not self.rank_manifests and self.manifest.source in (
             FLIGHT_RECORDER,
             OPERATION_TIMELINE,
+            NCCL_INSPECTOR,
         )
         if self.manifest.source == "recording":
             gaps += map(self._make_rank_gap, absent)
@@ -179,16 +182,16 @@ class Run:
         manifest = self.rank_manifests.get(rank)
         return manifest is not None and (name in manifest.files or name in manifest.parts)
 
-    def operations(self) -> "pa.Table | None":
-        """Return the operation timeline of all ranks as Arrow; None if the run has none.
+    def job_table(self, name: str) -> "pa.Table | None":
+        """Return a table of ``JOB_TABLES`` as Arrow; None if the run has none.
 
         Raises:
             BadInput: The table is damaged, or does not match the manifest.
         """
         from zprof.run.table_reader import read_table
 
-        file = self.manifest.operations
-        return None if file is None else read_table(self.path / "operations.parquet", "operations", file)
+        file: TableFile | None = getattr(self.manifest, name)
+        return None if file is None else read_table(self.path / f"{name}.parquet", name, file)
 
     def frame(self, rank: int, name: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
         """Return one table as a DataFrame; nullable int64 columns become pandas' nullable Int64."""

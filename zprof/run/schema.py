@@ -316,6 +316,35 @@ OPERATIONS = pa.schema(
     ]
 )
 
+#: One row per operation and rank, from the files of NCCL's Inspector. ``communicator``: its id; ``name``: the
+#: program's, or "unknown"; ``rank``: the number of the rank in the communicator, which has so many ``ranks``
+#: on so many ``nodes``. ``operation``: NCCL's name ("AllReduce"), ``sequence``: its number in the
+#: communicator among operations of this name (of a message: among the messages of the rank). ``bytes``: as in
+#: the file, of one rank. ``timing``: source of the duration ("kernel_gpu"; "" if not stated). ``dumped_ns``:
+#: when the line was written; ``start_ns``: first start of a kernel on the host's clock, in verbose files
+#: only.
+INSPECTOR = pa.schema(
+    [
+        make_column("communicator", TEXT),
+        make_column("name", TEXT),
+        make_column("rank", pa.int64()),
+        make_column("ranks", pa.int64()),
+        make_column("nodes", pa.int64()),
+        make_column("host", TEXT),
+        make_column("process", pa.int64()),
+        make_column("operation", TEXT),
+        make_column("algorithm", TEXT),
+        make_column("timing", TEXT),
+        make_column("sequence", pa.int64()),
+        make_column("peer", pa.int64(), nullable=True),
+        make_column("bytes", pa.int64()),
+        make_column("duration_ns", pa.int64()),
+        make_column("bus_bytes_per_s", pa.float64(), nullable=True),
+        make_column("dumped_ns", pa.int64()),
+        make_column("start_ns", pa.int64(), nullable=True),
+    ]
+)
+
 #: One row per process group that a trace describes. ``group``: its name in ``collectives``; ``description``:
 #: the program's ("mesh_dp_shard", "TENSOR_MODEL_PARALLEL_GROUP").
 PROCESS_GROUP = pa.schema([make_column("group", TEXT), make_column("description", TEXT)])
@@ -338,6 +367,7 @@ TABLES: dict[str, pa.Schema] = {
     "flight_stack": STACK,
     "flight_thread": FLIGHT_THREAD,
     "operations": OPERATIONS,
+    "inspector": INSPECTOR,
     "process_group": PROCESS_GROUP,
     # the same tables for the window before the first step
     "init_alloc": ALLOC,
@@ -346,3 +376,5 @@ TABLES: dict[str, pa.Schema] = {
     "oom_alloc": ALLOC,
     "oom_role": ROLE,
 }
+#: Tables of a whole job, which are not divided by rank; the manifest has a field of each name.
+JOB_TABLES = ("operations", "inspector")

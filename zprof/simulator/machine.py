@@ -292,5 +292,6 @@ class Machine:
         operation = self.operations.get(place)
         if operation is None:
             operation = self.operations[place] = Collective(tuple(list_members(job, comm, group)), number)
+            operation.comm = comm
             operation.key = mix(mix(mix(job.key, key), comm * 64 + group), key)
         return operation

@@ -58,6 +58,11 @@ class Clock:
         return begin / 1000, (end - begin) / 1000
 
 
+def get_process(job: Job, rank: int) -> int:
+    """Return the process ID of a rank."""
+    return 20_000 + hash_key(job.key, "pid", rank) % 900_000
+
+
 class GroupNames:
     """Names of the process groups, as device meshes create them."""
 
@@ -102,7 +107,7 @@ class TraceWriter:
         self.dialect = job.dialect
         self.groups = MeshGroups(job.parallel) if job.parallel else GroupNames(job)
         self.device = self.first_device + rank.index % job.cluster.ranks_per_node
-        self.pid = 20_000 + hash_key(job.key, "pid", rank.index) % 900_000
+        self.pid = get_process(job, rank.index)
         self.tids = (self.pid, self.pid + 700 + hash_key(job.key, "tid", rank.index) % 4000)
         self.streams = self.number_streams()
         self.cpu: list[tuple[int, Row]] = []

@@ -151,7 +151,8 @@ def _strip_suffixes(path: Path) -> str:
 
 def _count_sources(sources: Sources) -> str:
     count = len(sources.files)
-    article = "an" if sources.kind in (SourceKind.OPERATIONS, SourceKind.NSIGHT) else "a"
+    with_an = (SourceKind.OPERATIONS, SourceKind.NSIGHT, SourceKind.INSPECTOR)
+    article = "an" if sources.kind in with_an else "a"
     return f"{article} {sources.kind}" if count == 1 else f"{count} {sources.kind}s"
 
 

@@ -48,7 +48,8 @@ def refuse_empty(run: Run, path: Path) -> None:
     Raises:
         MissingData: no rank finished its recording.
     """
-    if not run.ranks and not run.manifest.operations and not (run.path / EVIDENCE_NAME).exists():
+    has_job_table = run.manifest.operations is not None or run.manifest.inspector is not None
+    if not run.ranks and not has_job_table and not (run.path / EVIDENCE_NAME).exists():
         reasons = "; ".join(
             gap.reason if gap.rank is None else f"rank {gap.rank}: {gap.reason}" for gap in run.gaps()[:4]
         )

@@ -35,8 +35,8 @@ _ATTEMPT = re.compile(r"attempt_\d{1,6}")
 #: Kinds that text may be detected as.
 _LOG_KINDS = (FileKind.LOG, FileKind.OTHER, FileKind.JSON)
 _HINT = (
-    "pass Kineto traces (.json, .gz, .zst), Nsight exports (.sqlite), CUDA memory snapshots, "
-    "flight-recorder dumps, logs, or a folder of them"
+    "pass Kineto traces (.json, .gz, .zst), Nsight exports (.sqlite), NCCL Inspector files, CUDA memory "
+    "snapshots, flight-recorder dumps, logs, or a folder of them"
 )
 
 
@@ -48,6 +48,7 @@ _PLURALS = {
     SourceKind.DUMP: "hang dumps and logs",
     SourceKind.OPERATIONS: "operation timelines",
     SourceKind.NSIGHT: "Nsight exports",
+    SourceKind.INSPECTOR: "NCCL Inspector files",
 }
 
 
@@ -237,7 +238,7 @@ def _choose_kind(found: Mapping[SourceKind, Sequence[Path]]) -> SourceKind | Non
     """
     if found[SourceKind.TRACE]:
         return SourceKind.TRACE
-    for kind in (SourceKind.NSIGHT, SourceKind.OPERATIONS):
+    for kind in (SourceKind.NSIGHT, SourceKind.OPERATIONS, SourceKind.INSPECTOR):
         if found[kind]:
             return kind
     snapshots, dumps = len(found[SourceKind.SNAPSHOT]), len(found[SourceKind.DUMP])

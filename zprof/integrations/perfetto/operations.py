@@ -60,7 +60,7 @@ def export_operations(run: Run, choice: ExportChoice, out: BinaryIO, *, with_ide
 
 def _load_timeline(run: Run) -> Timeline:
     """Return the timeline of an imported operation timeline or of a recorded pipeline."""
-    table = run.operations()
+    table = run.job_table("operations")
     operations, gaps = (Columns.from_arrow(table), ()) if table is not None else list_operations(analyse(run))
     if operations is not None:
         timeline, gaps = make_timeline(operations)

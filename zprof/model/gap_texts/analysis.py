@@ -74,6 +74,73 @@ TEXTS = {
         "micro-batch; steps with split backward passes (zero bubble) are not replayed",
         "record with ProfilerActivity.CPU, which tells forward and backward passes apart",
     ),
+    # Collectives of NCCL's Inspector.
+    "only_collectives": GapText(
+        GapKind.TIME,
+        "steps, ledger, memory",
+        "NCCL's Inspector records the collectives, but neither steps nor computations nor memory: how much "
+        "of a step they cost, and what a change would save, is unknown",
+        "pass traces of the same ranks as a second run",
+    ),
+    "communicators_ranks_missing": GapText(
+        GapKind.COLLECTIVES,
+        "late ranks",
+        "{count} communicators lack files of ranks, and nothing is said about who is late in them; the "
+        "largest, {name}, lacks {missing} of its {ranks} ranks: {members:list8}",
+        "pass the files of all ranks (NCCL_INSPECTOR_DUMP_DIR on a shared file system, or copied from all "
+        "hosts)",
+    ),
+    "communicators_incomplete": GapText(
+        GapKind.COLLECTIVES,
+        "operations without all ranks",
+        "{count} of {operations} operations are not in the files of all ranks, and are not compared by rank",
+        "keep more operations (NCCL_INSPECTOR_DUMP_COLL_RING_SIZE), and write them more often",
+    ),
+    "communicators_lateness_untested": GapText(
+        GapKind.COLLECTIVES,
+        "late ranks",
+        "no communicator has {least} operations with a kernel time of each of its ranks",
+        "record longer, and pass the files of all ranks",
+    ),
+    "communicators_host_times": GapText(
+        GapKind.COLLECTIVES,
+        "durations",
+        "{count} durations are of host calls instead of kernels, and do not show who is late",
+        "record with kernel times (NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING=1)",
+    ),
+    "communicators_contradicted": GapText(
+        GapKind.COLLECTIVES,
+        "contradicting records",
+        "{count} operations have two records of a rank, or different sizes on their ranks, and are not "
+        "compared by rank",
+        "pass the files of one job only",
+    ),
+    "communicators_sizes_differ": GapText(
+        GapKind.COLLECTIVES,
+        "sizes of communicators",
+        "{count} records state another number of ranks than most of their communicator, and are left out",
+        "pass the files of one job only",
+    ),
+    "communicators_repeated": GapText(
+        GapKind.COLLECTIVES,
+        "repeated records",
+        "{count} records occur twice and count once",
+        "pass each file once",
+    ),
+    "communicators_bandwidths_differ": GapText(
+        GapKind.COLLECTIVES,
+        "bandwidths",
+        "the bus bandwidth in {count} of {records} records is not what their size and duration give; the "
+        "figures here are computed",
+        "compare the version of the plugin with those that docs/traces.md lists",
+    ),
+    "communicators_apart": GapText(
+        GapKind.COLLECTIVES,
+        "several jobs",
+        "the communicators are in {count} sets that share no process: several jobs, or groups of one job "
+        "that are not connected by any recorded operation",
+        "pass the files of one job only",
+    ),
     # Time.
     "gpu_work_missing": GapText(
         GapKind.DEVICE,

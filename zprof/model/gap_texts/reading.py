@@ -37,6 +37,39 @@ TEXTS = {
         "no trace states the world size: assuming {assumed} ranks from the highest rank",
         "export traces after init_process_group and before destroy_process_group, to include it",
     ),
+    # Files of NCCL's Inspector.
+    "inspector_lines_damaged": GapText(
+        GapKind.FILE,
+        "lines of NCCL's Inspector",
+        "{count} of {lines} lines are unusable and left out ({reason})",
+        "copy the files again; the last line of a killed rank may be incomplete",
+    ),
+    "inspector_without_time": GapText(
+        GapKind.COLLECTIVES,
+        "operations without a time",
+        "{count} operations have a kernel time of 0 and are left out",
+        "record with kernel times (NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING=1)",
+    ),
+    "inspector_operations_lost": GapText(
+        GapKind.COLLECTIVES,
+        "operations that were overwritten",
+        "the plugin overwrote {count} operations in {communicators} communicators of ranks before they were "
+        "written",
+        "write more often (NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS), or keep more "
+        "(NCCL_INSPECTOR_DUMP_COLL_RING_SIZE)",
+    ),
+    "inspector_communicators_excess": GapText(
+        GapKind.COLLECTIVES,
+        "communicators",
+        "{count} operations of further communicators are left out; at most {most} are read",
+        "pass the files of fewer ranks",
+    ),
+    "inspector_files_cut": GapText(
+        GapKind.FILE,
+        "long files",
+        "of {files} files only the first {rows} operations are read",
+        "pass the files of fewer ranks, or of less time",
+    ),
     # Traces.
     "trace_trailing_bytes": GapText(
         GapKind.FILE,

@@ -52,12 +52,6 @@ class MeshMachine(Machine):
             self.stopped.setdefault(index, (now, head.event))
 
     # messages
-    def join_collective(self, rank: Rank, comm: int, key: int) -> Collective:
-        """Return the operation that a rank's next call on a communicator belongs to."""
-        operation = super().join_collective(rank, comm, key)
-        operation.comm = comm
-        return operation
-
     def join_message(self, rank: Rank, comm: int, sender: int, receiver: int, key: int) -> Collective:
         """Return the message that a rank's next send or receive between two ranks belongs to."""
         lane = _FIRST_PAIR + (comm * self.job.world + sender) * self.job.world + receiver

@@ -62,7 +62,7 @@ def test_published_jobs_have_their_published_slowdowns(
 def test_a_run_has_the_rows_of_its_file(tmp_path: Path) -> None:
     path = write_timeline(tmp_path / "job.parquet", ROWS)
     run = Run(import_paths([path], tmp_path / "run.zprof").run)
-    table = run.operations()
+    table = run.job_table("operations")
     assert table is not None
     assert [row | {"operation": row["operation"]} for row in table.to_pylist()] == [
         {name: row[name] for name in table.column_names} for row in ROWS

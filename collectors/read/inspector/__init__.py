@@ -1,0 +1,1 @@
+"""Read the files of NCCL's Inspector plugin: one JSON object per operation, communicator and rank."""

@@ -1,0 +1,1 @@
+"""Measure a job from the durations of its collectives alone: bandwidths, late ranks, slow communicators."""
