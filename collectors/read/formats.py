@@ -87,20 +87,35 @@ class SourceKind(StrEnum):
     INSPECTOR = "NCCL Inspector file"
 
 
+class Answer(StrEnum):
+    """Questions that a file answers; the values are the heads of the matrix in the documentation."""
+
+    TIME = "step time"
+    COLLECTIVES = "collectives"
+    MEMORY = "memory"
+    HANG = "hangs"
+
+
 class Format(Struct, frozen=True, kw_only=True):
-    """A format that zprof reads.
+    """A format that zprof reads. The matrix in README.md and docs/support.md is made from these.
 
     Attributes:
-        holds: What its first bytes hold.
+        title: What users call the files; empty if another format has the same title and says the rest.
+        answers: What they tell.
+        tested: On what reading them was tested.
+        page: Page of the documentation, relative to docs/; empty if there is none.
         source: What its files become.
         reader: ``module:function`` that writes a run of its files.
         sandbox: Module of the child process that parses it under limits. Empty: zprof's own reader, which
             executes nothing and takes memory in proportion to the file.
     """
 
-    holds: str
+    title: str
     source: SourceKind
     reader: str
+    answers: tuple[Answer, ...] = ()
+    tested: str = ""
+    page: str = ""
     sandbox: str = ""
 
 
@@ -114,56 +129,83 @@ _DUMP_CHILD = "zprof.collectors.read.flight_recorder.child"
 #: Formats that are read. ``LOG`` also needs a line about a stuck collective; its text may have no known form.
 FORMATS: dict[FileKind, Format] = {
     FileKind.TRACE: Format(
-        holds="JSON with a key of the Trace Event Format or of Kineto; plain, gzip or zstd",
+        title="Kineto traces (torch.profiler), `.json`, `.gz`, `.zst`",
+        answers=(Answer.TIME, Answer.COLLECTIVES),
+        tested="NVIDIA, 2020 to 2026, and AMD: public files of one or two ranks, and simulated ones",
+        page="traces.md",
         source=SourceKind.TRACE,
         reader=_TRACES,
     ),
     FileKind.SNAPSHOT: Format(
-        holds="a pickle with the segments or device traces of the CUDA allocator",
+        title="CUDA memory snapshots, pickle",
+        answers=(Answer.MEMORY,),
+        tested="public files",
+        page="memory.md",
         source=SourceKind.SNAPSHOT,
         reader=_SNAPSHOTS,
         sandbox=_SNAPSHOT_CHILD,
     ),
     FileKind.GZIP_SNAPSHOT: Format(
-        holds="such a pickle, in gzip", source=SourceKind.SNAPSHOT, reader=_SNAPSHOTS, sandbox=_SNAPSHOT_CHILD
-    ),
-    FileKind.DUMP: Format(
-        holds="a pickle or JSON with the process groups or entries of the flight recorder; plain or gzip",
-        source=SourceKind.DUMP,
-        reader=_DUMPS,
-        sandbox=_DUMP_CHILD,
-    ),
-    FileKind.LOG: Format(
-        holds="text with a line of torchrun, of a rank or of ProcessGroupNCCL",
-        source=SourceKind.DUMP,
-        reader=_DUMPS,
-    ),
-    FileKind.RAS: Format(
-        holds="text or JSON of ncclras: the communicators of a job, and the ranks that differ",
-        source=SourceKind.DUMP,
-        reader=_DUMPS,
-    ),
-    FileKind.OPERATIONS: Format(
-        holds="Parquet with the columns of an operation timeline of a pipeline-parallel job",
-        source=SourceKind.OPERATIONS,
-        reader=_OPERATIONS,
-        sandbox="zprof.collectors.read.operations.child",
+        title="", source=SourceKind.SNAPSHOT, reader=_SNAPSHOTS, sandbox=_SNAPSHOT_CHILD
     ),
     FileKind.NSIGHT: Format(
-        holds="SQLite with the tables of nsys export",
+        title="Nsight Systems exports (`nsys export --type sqlite`)",
+        answers=(Answer.TIME, Answer.COLLECTIVES),
+        tested="one public file of two ranks, and simulated ones",
+        page="traces.md#nsight-systems",
         source=SourceKind.NSIGHT,
         reader=f"{_IMPORTS}.nsight:write_nsight",
         sandbox="zprof.collectors.read.nsight.child",
     ),
     FileKind.INSPECTOR: Format(
-        holds="JSON lines of NCCL's or RCCL's Inspector plugin; plain, gzip or zstd",
+        title="NCCL and RCCL Inspector, JSON lines",
+        answers=(Answer.COLLECTIVES,),
+        tested="written from the sources of the plugin; simulated files",
+        page="traces.md#nccl-inspector",
         source=SourceKind.INSPECTOR,
         reader=f"{_IMPORTS}.inspector:write_inspector",
     ),
-    FileKind.STAGE_TIMES: Format(
-        holds="JSON with the starts and ends of the forward and backward passes of a stage (pp_rank_0.json)",
+    FileKind.OPERATIONS: Format(
+        title="Operation timelines of pipelines, Parquet",
+        answers=(Answer.TIME,),
+        tested="two public files of production jobs, and simulated ones",
+        page="traces.md#operation-timelines-of-pipelines",
         source=SourceKind.OPERATIONS,
         reader=_OPERATIONS,
+        sandbox="zprof.collectors.read.operations.child",
+    ),
+    FileKind.STAGE_TIMES: Format(
+        title="Times of pipeline stages (Primus `dump_pp_data`), JSON",
+        answers=(Answer.TIME,),
+        tested="one public job",
+        page="traces.md#operation-timelines-of-pipelines",
+        source=SourceKind.OPERATIONS,
+        reader=_OPERATIONS,
+    ),
+    FileKind.DUMP: Format(
+        title="Flight-recorder dumps of NCCL and gloo, pickle, JSON",
+        answers=(Answer.HANG,),
+        tested="32 public files of one job, NCCL, and simulated ones",
+        page="hangs.md",
+        source=SourceKind.DUMP,
+        reader=_DUMPS,
+        sandbox=_DUMP_CHILD,
+    ),
+    FileKind.LOG: Format(
+        title="Logs of torchrun, Slurm, Ray, or pasted text",
+        answers=(Answer.HANG,),
+        tested="the forms of torch 2.1 to 2.13, written by hand; public threads",
+        page="hangs.md#i-only-have-a-log",
+        source=SourceKind.DUMP,
+        reader=_DUMPS,
+    ),
+    FileKind.RAS: Format(
+        title="Answers of NCCL's RAS (`ncclras`), text, JSON",
+        answers=(Answer.HANG,),
+        tested="written from the sources of NCCL 2.24 to 2.30; simulated ones",
+        page="hangs.md#ask-nccl-while-it-hangs",
+        source=SourceKind.DUMP,
+        reader=_DUMPS,
     ),
 }
 

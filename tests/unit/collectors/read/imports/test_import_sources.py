@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from docs.tools.format_matrix import render_pages
 from tests.support.hostile_pickles import good
 from tests.support.trace_folders import trace_document, write_ranks, write_trace
 from zprof.base.errors import BadInput
@@ -209,6 +210,11 @@ def test_a_pickle_of_something_else_is_no_snapshot(tmp_path: Path) -> None:
             find_sources([path])
     (tmp_path / "real.pickle").write_bytes(SNAPSHOT)
     assert find_sources([tmp_path]).files == (tmp_path / "real.pickle",)
+
+
+def test_the_matrix_of_formats_in_the_documentation_is_that_of_the_table() -> None:
+    for page, text in render_pages().items():
+        assert page.read_text(encoding="utf-8") == text, f"{page}: python -m docs.tools.format_matrix"
 
 
 def test_what_the_table_of_formats_names_exists() -> None:
