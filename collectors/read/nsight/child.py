@@ -13,7 +13,8 @@ from zprof.collectors.read.file_sandbox import run_child
 from zprof.collectors.read.nsight.database import HINT, NsightDatabase
 from zprof.collectors.read.nsight.ranks import NUMBERS, NsightReader, RankEvents
 
-FACTS = b"zprof"
+#: Metadata of a rank's table: what describes it, and the arguments of its events by row.
+FACTS, ARGUMENTS = b"zprof", b"zprof.arguments"
 #: The file, as the child sees it: SQLite reads a path, and this one names what is open already.
 _INPUT = Path("/proc/self/fd/0")
 
@@ -36,9 +37,11 @@ def _make_table(rank: RankEvents) -> pa.Table:
         "devices": rank.devices,
         "host": rank.host,
         "has_nccl": rank.has_nccl,
-        "arguments": [[row, values] for row, values in rank.arguments.items()],
     }
-    return pa.table(columns).replace_schema_metadata({FACTS: json.dumps(facts).encode()})
+    arguments = [[row, values] for row, values in rank.arguments.items()]
+    return pa.table(columns).replace_schema_metadata(
+        {FACTS: json.dumps(facts).encode(), ARGUMENTS: json.dumps(arguments).encode()}
+    )
 
 
 def start(arguments: list[str]) -> None:

@@ -31,12 +31,14 @@ class NsightDatabase:
         self._connection.set_authorizer(_allow_reading)
         self._columns = self._read_schema()
 
-    def has(self, table: str) -> bool:
-        """Return True if the file has this table."""
-        return table in self._columns
+    def has(self, table: str, column: str) -> bool:
+        """Return True if the file has this column."""
+        return column in self._columns.get(table, ())
 
     def read_numbers(self, table: str, columns: Sequence[str], where: str = "") -> dict[str, Int64s]:
         """Return columns as whole numbers; ``ABSENT`` for NULL, for text, and for a column that is missing.
+
+        ``where``: a condition on the rows, of columns that the table has.
 
         Raises:
             BadInput: The file is damaged, or the table has too many rows.
@@ -49,7 +51,7 @@ class NsightDatabase:
         )
         parts = [np.zeros((0, len(known)), dtype=np.int64)]
         try:
-            cursor = self._connection.execute(f'SELECT {fields} FROM "{table}" {where}')
+            cursor = self._connection.execute(f'SELECT {fields} FROM "{table}" WHERE 1 {_join(where)}')
             while rows := cursor.fetchmany(_CHUNK_ROWS):
                 parts.append(np.array(rows, dtype=np.int64))
                 if len(parts) * _CHUNK_ROWS > _MAX_ROWS:
@@ -60,7 +62,7 @@ class NsightDatabase:
         absent = np.full(len(found), ABSENT, dtype=np.int64)
         return {name: found[:, known.index(name)] if name in known else absent for name in columns}
 
-    def read_texts(self, table: str, key: str, value: str) -> dict[int, str]:
+    def read_texts(self, table: str, key: str, value: str, where: str = "") -> dict[int, str]:
         """Return a text by its number; long texts are cut.
 
         Raises:
@@ -70,10 +72,12 @@ class NsightDatabase:
             return {}
         query = (
             f'SELECT "{key}", substr("{value}", 1, {_MAX_TEXT}) FROM "{table}" '
-            f"WHERE typeof(\"{key}\") = 'integer' AND typeof(\"{value}\") = 'text' LIMIT {_MAX_TEXTS}"
+            f"WHERE typeof(\"{key}\") = 'integer' AND typeof(\"{value}\") = 'text' {_join(where)}"
+            f"LIMIT {_MAX_TEXTS}"
         )
         try:
-            return dict(self._connection.execute(query))
+            words: dict[str, str] = {}
+            return {number: words.setdefault(text, text) for number, text in self._connection.execute(query)}
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise BadInput(f"table {table} is damaged ({type(error).__name__})", hint=HINT) from None
 
@@ -90,6 +94,10 @@ class NsightDatabase:
             }
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise BadInput(f"its list of tables is damaged ({type(error).__name__})", hint=HINT) from None
+
+
+def _join(where: str) -> str:
+    return f"AND ({where}) " if where else ""
 
 
 def _allow_reading(action: int, first: str | None, second: str | None, *_: str | None) -> int:

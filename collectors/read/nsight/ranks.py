@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -44,6 +44,7 @@ _COPY_NAMES = {
     10: "PtoP",
 }
 _RANGE = ("start", "end", "globalTid", "textId", ROW, "jsonTextId")
+_CALL = ("start", "end", "globalTid", "correlationId", "nameId")
 #: Lowest bits of a thread's id; the higher ones are the process.
 _THREAD_BITS = 24
 _THREAD_MASK = (1 << _THREAD_BITS) - 1
@@ -53,7 +54,7 @@ _OPERATOR = re.compile(r"(?P<name>[^,]{1,400}), (?:seq = \d+, )?op_id = \d+.*", 
 _STEP_WORDS = r"(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter|batch)"
 _STEP = re.compile(rf"{_STEP_WORDS}[ #:_=-]{{0,3}}(\d{{1,15}})", re.IGNORECASE | re.ASCII)
 _REPEATED_STEP = re.compile(_STEP_WORDS, re.IGNORECASE | re.ASCII)
-_MAX_RANKS, _MAX_NAME = 1024, 400
+_MAX_RANKS, _MAX_NAME, _MAX_NAMES = 1024, 400, 1000
 #: Times since the start of a session, and that start since 1970: together they fit into 63 bits.
 _MAX_TIME_NS = 1 << 61
 _BATCH, _RECORD = "nccl:coalesced", "record_param_comms"
@@ -110,18 +111,11 @@ class _Communicator(Struct):
 
 
 class NsightReader:
-    """The tables of one export, and its ranks."""
+    """One export, and its ranks. Of the large tables only the rows of one rank are in memory at a time."""
 
     def __init__(self, database: NsightDatabase) -> None:
         self._database = database
         self._texts = database.read_texts("StringIds", "id", "value")
-        self._kernels = database.read_numbers(KERNELS, (*_ON_DEVICE, "demangledName", "shortName"))
-        self._copies = database.read_numbers(COPIES, (*_ON_DEVICE, "bytes", "copyKind"))
-        self._fills = database.read_numbers(FILLS, (*_ON_DEVICE, "bytes"))
-        self._calls = database.read_numbers(CALLS, ("start", "end", "globalTid", "correlationId", "nameId"))
-        self._nvtx = database.read_numbers(NVTX, ("start", "end", "globalTid", "textId", ROW, "jsonTextId"))
-        self._nvtx_texts = database.read_texts(NVTX, ROW, "text")
-        self._payloads = database.read_texts(NVTX, ROW, "jsonText")
         self._parts = self._list_parts()
         epoch = database.read_numbers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
         self._origin_ns = int(epoch[0]) if len(epoch) and 0 < epoch[0] <= _MAX_TIME_NS else 0
@@ -141,10 +135,9 @@ class NsightReader:
         Raises:
             BadInput: No process ran kernels.
         """
-        timed = _have_times(self._kernels)
-        pairs = np.unique(
-            np.stack((self._kernels["globalPid"][timed], self._kernels["deviceId"][timed])), axis=1
-        )
+        kernels = self._database.read_numbers(KERNELS, ("start", "end", "globalPid", "deviceId"))
+        timed = _have_times(kernels)
+        pairs = np.unique(np.stack((kernels["globalPid"][timed], kernels["deviceId"][timed])), axis=1)
         if not pairs.shape[1]:
             raise BadInput("it has no kernels", hint="profile with nsys profile --trace cuda,nvtx")
         if pairs.shape[1] > _MAX_RANKS:
@@ -154,16 +147,55 @@ class NsightReader:
 
     def _list_nccl_ranges(self) -> dict[int, list[Range]]:
         """Return NCCL's ranges by global thread id."""
+        where = self._select_names(KNOWN)
+        if not where:
+            return {}
+        texts = self._database.read_texts(NVTX, ROW, "text", where)
+        payloads = self._database.read_texts(NVTX, ROW, "jsonText", where)
+        table = self._database.read_numbers(NVTX, _RANGE, where)
         found: dict[int, list[Range]] = defaultdict(list)
-        columns = (
-            self._nvtx[name].tolist() for name in ("start", "end", "globalTid", "textId", ROW, "jsonTextId")
-        )
-        for start, end, thread, text, row, payload in zip(*columns, strict=True):
-            name = self._nvtx_texts.get(row) or self._texts.get(text, "")
+        for start, end, thread, text, row, payload in zip(
+            *(table[name].tolist() for name in _RANGE), strict=True
+        ):
+            name = texts.get(row) or self._texts.get(text, "")
             if name in KNOWN and 0 <= start <= end <= _MAX_TIME_NS:
-                json_text = self._payloads.get(row) or self._texts.get(payload, "")
+                json_text = payloads.get(row) or self._texts.get(payload, "")
                 found[thread].append(Range(name=name, start_ns=start, end_ns=end, payload=json_text))
         return found
+
+    def _select_names(self, names: Iterable[str]) -> str:
+        """Return the condition on ranges that they have one of the names; empty if the file has none."""
+        numbers = [number for number, text in self._texts.items() if text in names][:_MAX_NAMES]
+        conditions = []
+        if self._database.has(NVTX, "text"):
+            words = ", ".join(f"'{name}'" for name in names)
+            conditions.append(f'"text" IN ({words})')
+        if numbers and self._database.has(NVTX, "textId"):
+            conditions.append(f'"textId" IN ({", ".join(map(str, numbers))})')
+        return " OR ".join(conditions)
+
+    def _read_device_table(self, table: str, part: _Part, columns: Sequence[str]) -> dict[str, Int64s]:
+        """Return the work of a process on its device."""
+        known = {"globalPid": part.process, "deviceId": part.device}
+        where = " AND ".join(
+            f'"{column}" = {value}'
+            for column, value in known.items()
+            if value != ABSENT and self._database.has(table, column)
+        )
+        found = self._database.read_numbers(table, (*_ON_DEVICE, *columns), where)
+        own = (found["globalPid"] == part.process) & (found["deviceId"] == part.device) & _have_times(found)
+        return {name: values[own] for name, values in found.items()}
+
+    def _read_host_table(self, table: str, part: _Part, columns: Sequence[str]) -> dict[str, Int64s]:
+        """Return the rows of the threads of a process."""
+        found = self._database.read_numbers(table, columns, self._select_threads(table, part))
+        own = _is_of(found["globalTid"], part) & _have_times(found)
+        return {name: values[own] for name, values in found.items()}
+
+    def _select_threads(self, table: str, part: _Part) -> str:
+        if part.process == ABSENT or not self._database.has(table, "globalTid"):
+            return ""
+        return f'"globalTid" BETWEEN {part.process} AND {part.process + _THREAD_MASK}'
 
     def _list_communicators(self) -> dict[str, _Communicator]:
         """Return the communicators by their id."""
@@ -225,11 +257,12 @@ class NsightReader:
         return host[:_MAX_NAME]
 
     def _add_device_work(self, part: _Part, rows: _Rows) -> None:
-        tables = {"kernel": self._kernels, "gpu_memcpy": self._copies, "gpu_memset": self._fills}
-        for category, table in tables.items():
-            own = (table["globalPid"] == part.process) & (table["deviceId"] == part.device)
-            own &= _have_times(table)
-            found = {name: values[own] for name, values in table.items()}
+        for category, table, columns in (
+            ("kernel", KERNELS, ("demangledName", "shortName")),
+            ("gpu_memcpy", COPIES, ("bytes", "copyKind")),
+            ("gpu_memset", FILLS, ("bytes",)),
+        ):
+            found = self._read_device_table(table, part, columns)
             if category == "kernel":
                 text = np.where(found["demangledName"] != ABSENT, found["demangledName"], found["shortName"])
                 names = [self._texts.get(number, "unknown kernel") for number in text.tolist()]
@@ -251,8 +284,7 @@ class NsightReader:
             )
 
     def _add_calls(self, part: _Part, rows: _Rows) -> None:
-        own = _is_of(self._calls["globalTid"], part) & _have_times(self._calls)
-        found = {name: values[own] for name, values in self._calls.items()}
+        found = self._read_host_table(CALLS, part, _CALL)
         names = [_VERSION.sub("", self._texts.get(number, "")) for number in found["nameId"].tolist()]
         rows.add(
             ["cuda_runtime" if name.startswith("cuda") else "cuda_driver" for name in names],
@@ -266,9 +298,8 @@ class NsightReader:
 
     def _add_ranges(self, part: _Part, rows: _Rows) -> None:
         """Add the program's ranges: operators of emit_nvtx, steps under one name, and the rest as it is."""
-        table = self._nvtx
-        own = _is_of(table["globalTid"], part) & _have_times(table)
-        found = {name: values[own] for name, values in table.items()}
+        found = self._read_host_table(NVTX, part, _RANGE)
+        texts = self._database.read_texts(NVTX, ROW, "text", self._select_threads(NVTX, part))
         order = np.argsort(found["start"], kind="stable")
         found = {name: values[order] for name, values in found.items()}
         categories, names, kept = [], [], []
@@ -276,7 +307,7 @@ class NsightReader:
         for at, (row, text, thread) in enumerate(
             zip(*(found[name].tolist() for name in (ROW, "textId", "globalTid")), strict=True)
         ):
-            name = self._nvtx_texts.get(row) or self._texts.get(text, "")
+            name = texts.get(row) or self._texts.get(text, "")
             if not name or name in KNOWN:
                 continue
             operator = _OPERATOR.fullmatch(name)
