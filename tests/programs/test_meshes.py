@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.programs.bed import PLANTED_SCHEDULE, Cell, Outcome, record_cell
-from zprof.model.findings import Finding
+from zprof.model.findings import Finding, SavingNote
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timed]
 STEPS = 16
@@ -20,13 +20,14 @@ HOT_LOAD = 2 * 461 / 512
 def record_planted(program: str, options: str, folder: Path) -> tuple[Outcome, Finding]:
     """Return the recording and its first finding.
 
-    On a busy machine speeds prove nothing, so findings may have low confidence.
+    On a busy machine speeds prove nothing, and steps differ: then findings may have low confidence.
     """
     cell = Cell(program=program, options=tuple(options.split()))
     outcome = record_cell(cell, folder, schedule=PLANTED_SCHEDULE, steps=STEPS)
     assert outcome.code == 0, outcome.errors
     first = outcome.report.findings[0]
-    assert outcome.is_crowded or first.cause in outcome.confident
+    is_unsure = outcome.is_crowded or SavingNote.STEP_NOISE in first.saving_notes
+    assert is_unsure or first.cause in outcome.confident
     return outcome, first
 
 
