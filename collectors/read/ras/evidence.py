@@ -32,6 +32,7 @@ def add_reports(evidence: LogEvidence, paths: Sequence[Path]) -> LogEvidence:
         reports.sort(key=lambda report: report.time)
     first, last = reports[0], reports[-1]
     _refuse_other_job(first, last)
+    has_moved = _has_moved(first, last) if len(reports) > 1 else None
     world = _find_world(last)
     places = {rank.process: rank.rank for rank in world.ranks if rank.process} if world is not None else {}
     has_silent = any(rank.is_missing for each in last.communicators for rank in each.ranks)
@@ -47,9 +48,9 @@ def add_reports(evidence: LogEvidence, paths: Sequence[Path]) -> LogEvidence:
         lines=(*evidence.lines, *lines),
         sizes=evidence.sizes | {each.name: each.size for each in held if each.size},
         world_size=evidence.world_size or last.world_size,
-        ras_reports=len(reports),
+        ras_reports=1 if has_moved is None else len(reports),
         health=health,
-        is_moving=len(reports) > 1 and _has_moved(first, last),
+        is_moving=has_moved is True,
         unplaced=min(_MAX_UNPLACED, _count_unplaced(last, health)),
     )
 
@@ -81,25 +82,45 @@ def _refuse_other_job(first: RasReport, last: RasReport) -> None:
         raise BadInput("the answers of RAS have no communicator in common", hint="pass those of one job")
 
 
-def _has_moved(first: RasReport, last: RasReport) -> bool:
-    """Return True if an operation was launched between two answers.
+def _has_moved(first: RasReport, last: RasReport) -> bool | None:
+    """Return True if an operation was launched between two answers, None if they do not tell.
 
-    The text has only communicators with a difference: one that has none any more went on.
+    The text has only counts that differ between ranks: those that it lacks were equal, or it was cut.
     """
-    now = {each.name: each for each in last.communicators if each.has_counts}
-    for before in first.communicators:
-        if not before.has_counts:
-            continue
-        after = now.get(before.name)
-        if after is None or before.signature != after.signature:
-            return True
-    return False
+    before, after = first.list_counts(), last.list_counts()
+    common = [
+        (before[key][rank], after[key][rank])
+        for key in before.keys() & after.keys()
+        for rank in before[key].keys() & after[key].keys()
+    ]
+    if any(then != now for then, now in common):
+        return True
+    lacking = [
+        other.is_complete or communicator.size in other.level_sizes
+        for one, other, counts in ((first, last, after), (last, first, before))
+        for communicator in one.communicators
+        for kind in _list_differing(communicator)
+        if (communicator.name, kind) not in counts
+    ]
+    if any(lacking):
+        return True
+    return None if lacking else False
 
 
 def _is_held_up(communicator: RasCommunicator) -> bool:
     """Return True if ranks have launched different operations."""
     counts = {tuple(sorted(rank.counts.items())) for rank in communicator.ranks if rank.counts}
     return len(counts) > 1
+
+
+def _list_differing(communicator: RasCommunicator) -> list[str]:
+    """Return the kinds of which ranks have launched different numbers."""
+    kinds = {kind for rank in communicator.ranks for kind in rank.counts}
+    return [
+        kind
+        for kind in sorted(kinds)
+        if len({rank.counts[kind] for rank in communicator.ranks if kind in rank.counts}) > 1
+    ]
 
 
 def _is_world(communicator: RasCommunicator, report: RasReport) -> bool:

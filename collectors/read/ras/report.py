@@ -5,6 +5,7 @@ Forms read: text of NCCL 2.24 to 2.30 and JSON of 2.28.7 to 2.30 (src/ras/client
 difference. NCCL counts operations when the host launches them: a count does not say that any has finished.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -50,20 +51,14 @@ class RasCommunicator(Struct, frozen=True, kw_only=True):
         """True if the launched operations of some ranks are known."""
         return any(rank.counts for rank in self.ranks)
 
-    @property
-    def signature(self) -> frozenset[tuple[int, str, int]]:
-        """The known counts by rank and kind: equal in two reports if nothing was launched between them."""
-        return frozenset(
-            (rank.rank, kind, count) for rank in self.ranks for kind, count in rank.counts.items()
-        )
-
 
 class RasReport(Struct, frozen=True, kw_only=True):
     """One answer. ``world_size``: GPUs of the job, None if it is not stated.
 
     ``time``: when it was written ("2026-05-05 06:16:47"), empty if it is not stated. ``silent``: processes
     that did not answer, and ``dead``: those that RAS gave up. ``is_complete``: it lists every communicator
-    and every rank (JSON), not only those that differ.
+    and every rank (JSON), not only those that differ. ``level_sizes``: sizes of
+    communicators of which the table of a text says that no counts differ.
     """
 
     communicators: tuple[RasCommunicator, ...]
@@ -72,3 +67,13 @@ class RasReport(Struct, frozen=True, kw_only=True):
     silent: tuple[Process, ...] = ()
     dead: tuple[Process, ...] = ()
     is_complete: bool = False
+    level_sizes: frozenset[int] = frozenset()
+
+    def list_counts(self) -> dict[tuple[str, str], dict[int, int]]:
+        """Return the launched operations of each rank, by communicator and kind."""
+        counts: defaultdict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+        for communicator in self.communicators:
+            for rank in communicator.ranks:
+                for kind, count in rank.counts.items():
+                    counts[communicator.name, kind][rank.rank] = count
+        return dict(counts)

@@ -9,11 +9,12 @@ from zprof.collectors.read.ras.report import ALL_KINDS, Process, RasCommunicator
 
 _MAX_SIZE, _MAX_COMMUNICATORS, _MAX_NUMBER = 1 << 20, 1 << 16, 1 << 62
 _START = re.compile(r"NCCL version \S{1,40} compiled with CUDA|\bJob summary$|Communicators\.\.\.")
+_WARNINGS = re.compile(r"\bWarnings$")
 _TOTAL = re.compile(r"\(total\)")
 _NUMBERS = re.compile(r"(?:\s{1,12}\d{1,9}){3,5}$")
 _GROUP = re.compile(
     r"\s(?P<group>\d{1,7}) +(?P<comms>\d{1,7}) +\d{1,7} +[\d-]{1,15} +(?P<size>\d{1,7}) +\d{1,7} +"
-    r"(?:NOCOMM|UNKNOWN|INIT|RUNNING|FINALIZE|ABORT) +[A-Z,]{2,30}$"
+    r"(?:NOCOMM|UNKNOWN|INIT|RUNNING|FINALIZE|ABORT) +(?P<errors>[A-Z,]{2,30})$"
 )
 _PROCESSES = re.compile(r"(?:^|[\s:])(?P<section>INCOMPLETE|DEAD)$")
 _COMMUNICATOR = re.compile(
@@ -102,6 +103,8 @@ class _Parser:
     def __init__(self) -> None:
         self.communicators: dict[str, _Communicator] = {}
         self._sizes: dict[int, int] = {}
+        #: Sizes of the communicators that differ by the table, which "Warnings" ends.
+        self._differing, self._has_whole_table = set[int](), False
         self._world_size: int | None = None
         self._processes: dict[str, list[Process]] = {"INCOMPLETE": [], "DEAD": []}
         self._section: list[Process] | None = None
@@ -118,6 +121,10 @@ class _Parser:
         self._is_total = _TOTAL.search(line) is not None
         if match := _GROUP.search(line):
             self._sizes[int(match["group"])] = min(int(match["size"]), _MAX_SIZE)
+            if "MISMATCH" in match["errors"]:
+                self._differing.add(self._sizes[int(match["group"])])
+        elif _WARNINGS.search(line):
+            self._has_whole_table = bool(self._sizes)
         elif match := _COMMUNICATOR.search(line):
             self._open(match)
         elif match := _PROCESSES.search(line):
@@ -129,11 +136,13 @@ class _Parser:
 
     def finish(self) -> RasReport:
         """Return the report."""
+        sizes = set(self._sizes.values())
         return RasReport(
             communicators=tuple(each.finish() for each in self.communicators.values()),
             world_size=self._world_size,
             silent=tuple(self._processes["INCOMPLETE"]),
             dead=tuple(self._processes["DEAD"]),
+            level_sizes=frozenset(sizes - self._differing if self._has_whole_table else ()),
         )
 
     def _open(self, match: "re.Match[str]") -> None:

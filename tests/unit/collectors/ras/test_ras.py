@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,12 @@ FORMS = ("json", "text")
 EARLIER, LATER = "2026-05-05 06:16:47", "2026-05-05 06:18:47"
 
 
-def judge(folder: Path, form: str, *jobs: StuckJob) -> Hang:
+def judge(folder: Path, forms: str | tuple[str, str], *jobs: StuckJob) -> Hang:
     """Return what one answer about each of the jobs, in this order, shows."""
     paths = []
     for number, job in enumerate(jobs):
         communicators = play_job(job)
+        form = forms if isinstance(forms, str) else forms[number]
         paths.append(folder / f"{number}.{form}")
         time = (EARLIER, LATER)[number]
         text = write_json(job, communicators, time) if form == "json" else write_text(job, communicators)
@@ -70,6 +72,37 @@ def test_one_answer_accuses_nobody(form: str, tmp_path: Path) -> None:
 def test_a_job_that_goes_on_is_not_stuck(form: str, tmp_path: Path) -> None:
     first, then = (StuckJob(16, 2, stops={5: place}) for place in (20, 33))
     assert judge(tmp_path, form, first, then).status is HangStatus.RUNNING
+
+
+@pytest.mark.parametrize("forms", [("json", "text"), ("text", "json")])
+@pytest.mark.parametrize("seed", range(40, 44))
+def test_text_and_json_of_one_job_are_compared(seed: int, forms: tuple[str, str], tmp_path: Path) -> None:
+    job, rank = draw_job(seed)
+    hang = judge(tmp_path, forms, job, job)
+    assert (hang.status, [each.rank for each in hang.culprits]) == (HangStatus.STUCK, [rank])
+    moved = replace(job, stops={rank: job.stops[rank] + 7})
+    assert judge(tmp_path, forms, job, moved).status is HangStatus.RUNNING
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_job_that_differs_in_one_answer_only_goes_on(form: str, tmp_path: Path) -> None:
+    """The text has no counts of a job whose ranks are level."""
+    level, uneven = StuckJob(16, 2), StuckJob(16, 2, stops={5: 20})
+    assert judge(tmp_path, form, level, uneven).status is HangStatus.RUNNING
+    assert judge(tmp_path, form, uneven, level).status is HangStatus.RUNNING
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_cut_text_does_not_show_a_running_job(seed: int, tmp_path: Path) -> None:
+    """The last communicators are missing: they may be behind."""
+    job, _ = draw_job(seed)
+    text = write_text(job, play_job(job))
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole.write_text(text)
+    cut.write_text(text[: random.Random(seed).randint(0, text.rindex("\n#"))])
+    for paths in ([whole, cut], [cut, whole]):
+        hang = judge_logs(add_reports(LogEvidence(files=0), paths))
+        assert hang.status is not HangStatus.RUNNING
 
 
 def test_the_text_of_older_versions() -> None:
