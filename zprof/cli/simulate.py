@@ -13,6 +13,7 @@ from zprof.cli import console
 from zprof.simulator.job import CAUSES, HEALTHY, RANKS_PER_HOST, VENDORS, Job, Start
 from zprof.simulator.mesh.faults import MESH_CAUSES
 from zprof.simulator.mesh.layout import FRAMEWORKS, SCHEDULES, Degrees
+from zprof.simulator.ras import ANSWERS, HANGS
 
 
 class SimulateCommand:
@@ -41,7 +42,7 @@ class SimulateCommand:
         """Declare the simulated job and the output folder."""
         parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="output folder")
         parser.add_argument("--force", action="store_true", help="replace a simulation in DIR")
-        causes = list(dict.fromkeys((*HEALTHY, *CAUSES, *MESH_CAUSES)))
+        causes = list(dict.fromkeys((*HEALTHY, *CAUSES, *MESH_CAUSES, *HANGS)))
         cause_help = f"cause to plant (default: %(default)s): {', '.join(causes)}"
         parser.add_argument("--cause", metavar="NAME", choices=causes, default="none", help=cause_help)
         for name, default, what in (
@@ -85,17 +86,20 @@ class SimulateCommand:
             )
 
         parser.add_argument(
-            "--format", choices=("kineto", "nsight", "inspector"), default="kineto",
+            "--format", choices=("kineto", "nsight", "inspector", "ras"), default="kineto",
             help="kineto: a trace per rank; nsight: an export of Nsight Systems per node; inspector: a file "
-            "of NCCL's Inspector per rank (default: %(default)s)",
+            "of NCCL's Inspector per rank; ras: two answers of ncclras about a stuck job, of --cause "
+            f"{' or '.join(HANGS)} (default: %(default)s)",
         )  # fmt: skip
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Simulate the job; the planted cause is only in the truth file, so a diagnosis can be tried."""
         from zprof.run.output_path import lock_output
 
-        job = build_job(arguments)
         folder = arguments.output
+        if arguments.format == "ras":
+            return write_ras_files(arguments)
+        job = build_job(arguments)
         try:
             with lock_output(folder):
                 write_files(job, clear_output_folder(folder, force=arguments.force), arguments.format)
@@ -118,6 +122,7 @@ def _format_count(count: int, noun: str) -> str:
 
 
 _TRUTH_FILE = "truth.json"
+_WRITTEN = ("rank*.json", "rank*.json.gz", "node*.sqlite", "node-*.log")
 _MAX_RANKS = 1024
 _DIMENSIONS = {
     "pp": "pipeline", "dp": "data", "dp_replicate": "replica", "cp": "context", "tp": "tensor",
@@ -210,12 +215,48 @@ def check_limits(arguments: argparse.Namespace) -> None:
             f"--format nsight is of NVIDIA's devices, not of --vendor {arguments.vendor}",
         ),
         (
+            arguments.cause in HANGS and arguments.format != "ras",
+            f"--cause {arguments.cause} needs --format ras",
+        ),
+        (
+            arguments.format == "ras" and arguments.cause not in (*HANGS, "none"),
+            f"--format ras has no --cause {arguments.cause}: use {' or '.join(HANGS)}",
+        ),
+        (
             arguments.format == "inspector" and arguments.vendor == "gloo",
             "--format inspector is of NCCL and RCCL, not of --vendor gloo",
         ),
     ):
         if is_invalid:
             raise BadInput(message, hint="see zprof simulate --help")
+
+
+def write_ras_files(arguments: argparse.Namespace) -> int:
+    """Write two answers of ncclras about a simulated job, and the truth; return the exit code.
+
+    Raises:
+        BadInput: The job cannot be simulated, or the folder cannot be written.
+    """
+    from zprof.run.output_path import lock_output
+    from zprof.simulator.ras import write_answers
+
+    degrees, folder = arguments.parallel or Degrees(data=arguments.ranks), arguments.output
+    arguments.ranks = degrees.world
+    check_limits(arguments)
+    try:
+        with lock_output(folder):
+            clear_output_folder(folder, force=arguments.force)
+            answers = write_answers(folder, degrees.world, degrees.tensor, arguments.cause, arguments.seed)
+    except OSError as error:
+        raise BadInput(
+            f"{folder}: cannot be written ({error.strerror})", hint="choose another folder"
+        ) from None
+    console.print_note(
+        f"zprof: simulated {_format_count(degrees.world, 'rank')}; what was planted is in {_TRUTH_FILE}"
+    )
+    paths = " ".join(printable(path) for path in answers)
+    console.print_note(f"zprof: wrote {printable(folder)}; next: zprof hang {paths}")
+    return 0
 
 
 def write_files(job: Job, folder: Path, trace_format: str = "kineto") -> None:
@@ -257,10 +298,7 @@ def clear_output_folder(folder: Path, *, force: bool) -> Path:
     if not entries:
         return folder
     old = [
-        path
-        for path in entries
-        if path.name == _TRUTH_FILE
-        or any(map(path.match, ("rank*.json", "rank*.json.gz", "node*.sqlite", "node-*.log")))
+        path for path in entries if path.name == _TRUTH_FILE or any(map(path.match, (*_WRITTEN, *ANSWERS)))
     ]
     if len(old) < len(entries) or not (folder / _TRUTH_FILE).is_file():
         raise BadInput(

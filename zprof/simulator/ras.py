@@ -8,12 +8,18 @@ nothing more; one whose process is gone does not answer either.
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from pathlib import Path
 from typing import Final
 
+#: Causes of a hang that can be planted.
+HANGS: Final = ("host_stuck", "rank_without_dump")
+#: Files of two answers, and when they were given.
+ANSWERS: Final = {"first.json": "2026-05-05 06:16:47", "then.json": "2026-05-05 06:17:47"}
 KINDS: Final = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 _LAYERS: Final = 4
 #: Ranks per node, and when the text lists ranks one by one.
@@ -44,6 +50,26 @@ class Communicator:
     name: str
     members: tuple[int, ...]
     counts: Mapping[int, Mapping[str, int]]
+
+
+def write_answers(folder: Path, ranks: int, tensor: int, cause: str, seed: int) -> list[Path]:
+    """Write two answers about a job, and ``truth.json`` with the rank that the cause was planted on.
+
+    Without a cause all ranks stand at slightly different places, further on in the second answer.
+    """
+    rng = random.Random(seed)
+    rank, place = rng.randrange(ranks), rng.randint(3, 40)
+    gone = frozenset({rank} if cause == "rank_without_dump" else ())
+    stuck = StuckJob(ranks, tensor, stops={rank: place}, gone=gone)
+    jobs = [stuck, stuck if cause in HANGS else StuckJob(ranks, tensor, stops={rank: place + 5})]
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for (name, time), job in zip(ANSWERS.items(), jobs, strict=True):
+        paths.append(folder / name)
+        paths[-1].write_text(write_json(job, play_job(job), time), encoding="utf-8")
+    truth = {"cause": cause, "rank": rank if cause in HANGS else None}
+    (folder / "truth.json").write_text(json.dumps(truth) + "\n", encoding="utf-8")
+    return paths
 
 
 def play_job(job: StuckJob) -> list[Communicator]:

@@ -13,7 +13,7 @@ from zprof.collectors.read.ras.evidence import add_reports
 from zprof.collectors.read.ras.text import read_text
 from zprof.model.hang import Hang, HangClass, HangStatus
 from zprof.run.log_evidence import LogEvidence
-from zprof.simulator.ras import StuckJob, play_job, write_json, write_text
+from zprof.simulator.ras import HANGS, StuckJob, play_job, write_answers, write_json, write_text
 
 FORMS = ("json", "text")
 EARLIER, LATER = "2026-05-05 06:16:47", "2026-05-05 06:18:47"
@@ -103,6 +103,15 @@ def test_a_cut_text_does_not_show_a_running_job(seed: int, tmp_path: Path) -> No
     for paths in ([whole, cut], [cut, whole]):
         hang = judge_logs(add_reports(LogEvidence(files=0), paths))
         assert hang.status is not HangStatus.RUNNING
+
+
+@pytest.mark.parametrize("cause", ["none", *HANGS])
+def test_the_planted_cause_is_in_the_truth(cause: str, tmp_path: Path) -> None:
+    paths = write_answers(tmp_path, 16, 4, cause, seed=11)
+    truth = json.loads((tmp_path / "truth.json").read_text())
+    hang = judge_logs(add_reports(LogEvidence(files=0), paths))
+    assert [culprit.rank for culprit in hang.culprits] == ([] if cause == "none" else [truth["rank"]])
+    assert truth["cause"] == cause
 
 
 def test_the_text_of_older_versions() -> None:
