@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ pytest_plugins = ["pytester"]
 
 # Tensors of tests are small, and tests run beside each other: a second thread only spins.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# jsonschema would build a grammar of IRIs at each import (seconds); no schema here checks formats.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # No test judges absolute times: a busy machine makes any example slow once.  Each default run has the same
 # examples, so that a red run is due to the change; the nightly run (make test-all) draws new ones.

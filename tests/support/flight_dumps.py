@@ -101,13 +101,21 @@ _OPCODES = (
 )
 
 
-@cache
 def make_refused(command: str) -> dict[str, bytes]:
     """Files that are no usable dump, by name; some would run ``command``."""
-    groups = {str(number): {"ranks": "[0]", "desc": ""} for number in range(1_000_000)}
+    return {**code(command), **_make_unusable()}
+
+
+def list_refused() -> list[str]:
+    """The names of these files, of which one takes seconds to make."""
+    return [*code(""), *_make_unusable(groups=1)]
+
+
+@cache
+def _make_unusable(groups: int = 1_000_000) -> dict[str, bytes]:
+    config = {str(number): {"ranks": "[0]", "desc": ""} for number in range(groups)}
     inside = pickle.dumps(make_dump(), protocol=2)
     return {
-        **code(command),
         **{name: opcodes()[name][0] for name in _OPCODES},
         "global_after_the_dump": inside[:-1] + b"0cposix\nsystem\n(X\x04\x00\x00\x00true\x85R.",
         "truncated": inside[:-40],
@@ -119,7 +127,7 @@ def make_refused(command: str) -> dict[str, bytes]:
         "status_is_a_list": _change(pg_status=[1]),
         "entries_is_a_text": _change(entries="abc"),
         "config_is_a_list": _change(pg_config=[]),
-        "million_groups": _change(pg_config=groups),
+        "million_groups": _change(pg_config=config),
         "gzip_bomb": gzip.compress(_change(later=bytes(30 << 20)), compresslevel=9),
         "cut_gzip": gzip.compress(inside)[:-30],
         "shared_list_many_times": TWO

@@ -12,9 +12,12 @@ from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
 from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run, load
-from zprof.simulator.ground_truth import Truth, write_job
+from zprof.simulator.ground_truth import Truth, choose_ranks, write_job
 from zprof.simulator.job import VENDORS, Job, Pace, Start
+from zprof.simulator.kineto import write_traces
 from zprof.simulator.regular import make_job
+from zprof.simulator.run import run_job
+from zprof.simulator.state import Schedule
 
 MS = 1_000_000
 #: Written times have a resolution of a nanosecond; clocks with a drift round once more.
@@ -65,6 +68,13 @@ def analysed_traces(
     import_paths([folder / "traces"], folder / "run.zprof")
     run = load(folder / "run.zprof")
     return Simulated(job=job, truth=truth, run=run, analysis=analyse_time(run, policy))
+
+
+def simulate_traces(job: Job, folder: Path) -> Schedule:
+    """Write only the traces: the truth about a job takes as long again."""
+    schedule = run_job(job)
+    write_traces(schedule, folder, choose_ranks(job))
+    return schedule
 
 
 def varied_job(seed: int) -> Job:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.simulations import simulate_traces
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.collectors.read.imports.import_paths import import_paths
 from zprof.diagnosis.diagnose import diagnose
@@ -13,7 +14,6 @@ from zprof.run.reader import load
 from zprof.simulator.job import Job
 from zprof.simulator.mesh.layout import Degrees
 from zprof.simulator.mesh.regular import make_mesh_job
-from zprof.simulator.mesh.truth import write_mesh_job
 from zprof.step import edits
 from zprof.step.play import PlayedStep
 from zprof.step.rank_times import await_device
@@ -29,7 +29,7 @@ def make_job(python_ns: int) -> Job:
 
 
 def analyse(job: Job, folder: Path) -> RunAnalysis:
-    write_mesh_job(job, folder / "traces")
+    simulate_traces(job, folder / "traces")
     import_paths([folder / "traces"], folder / "run")
     return analyse_time_only(load(folder / "run"))
 

@@ -11,6 +11,7 @@ from mcp import Client
 from mcp.types import TextContent
 
 from tests.support.hostile_names import NAMES
+from tests.support.simulations import simulate_traces
 from zprof.agents.server import make_server
 from zprof.simulator.job import Job
 from zprof.simulator.mesh.faults import plant_mesh_cause
@@ -143,8 +144,9 @@ def test_an_error_is_one_line(folder: Path, call: Call) -> None:
 
 
 def test_answers_are_bounded(tmp_path: Path) -> None:
-    job = plant(make_mesh_job(degrees=Degrees(pipeline=4, data=8, tensor=2), steps=2), "slow_stage")
-    write_mesh_job(job, tmp_path / "x")
+    degrees = Degrees(pipeline=4, data=8, tensor=2)
+    job = make_mesh_job(degrees=degrees, steps=2, micro_batches=2, stage_layers=1)
+    simulate_traces(plant(job, "slow_stage"), tmp_path / "x")
     wide = "select repeat('x', 100000) as x from range(1000)"
     answers = ask(
         tmp_path,

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.support.simulations import simulate_traces
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.causes import load_cause
 from zprof.collectors.read.imports.import_paths import import_paths
@@ -26,8 +27,17 @@ TENSOR = Degrees(data=2, tensor=4)
 
 def analysed_mesh(job: Job, folder: Path) -> tuple[MeshTruth, RunAnalysis]:
     truth = write_mesh_job(job, folder / "traces")
+    return truth, read_traces(folder)
+
+
+def analyse_job(job: Job, folder: Path) -> RunAnalysis:
+    simulate_traces(job, folder / "traces")
+    return read_traces(folder)
+
+
+def read_traces(folder: Path) -> RunAnalysis:
     import_paths([folder / "traces"], folder / "run")
-    return truth, analyse_time_only(load(folder / "run"))
+    return analyse_time_only(load(folder / "run"))
 
 
 def list_sure(analysis: RunAnalysis) -> list[Finding]:
@@ -70,8 +80,7 @@ def test_the_planted_cause_is_first_and_its_saving_is_true(
 
 @pytest.mark.parametrize("degrees", [EXPERTS, HYBRID, CONTEXT, TENSOR, Degrees(pipeline=2, data=2, tensor=2)])
 def test_a_healthy_mesh_accuses_nobody(degrees: Degrees, tmp_path: Path) -> None:
-    _, analysis = analysed_mesh(make_mesh_job(degrees=degrees, steps=3), tmp_path)
-    assert not list_sure(analysis)
+    assert not list_sure(analyse_job(make_mesh_job(degrees=degrees, steps=3), tmp_path))
 
 
 @pytest.mark.parametrize("degrees", [EXPERTS, Degrees(data=4)])
@@ -88,7 +97,7 @@ def test_a_rank_that_is_slow_in_all_kernels_is_a_straggler(degrees: Degrees, tmp
 
 def test_without_sizes_exposed_messages_are_a_note(tmp_path: Path) -> None:
     job = plant_mesh(make_mesh_job(degrees=EXPERTS, steps=3), "exposed_dispatch")
-    _, analysis = analysed_mesh(job, tmp_path)
+    analysis = analyse_job(job, tmp_path)
     rows = analysis.collectives
     unsized = replace(analysis, collectives=rows.with_columns(bytes=rows.ints("bytes") * 0))
     found = ask(load_cause("exposed_dispatch"), unsized)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.simulations import simulate_traces
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.analysis.mesh.stages import ExtraWork, measure_stages
 from zprof.collectors.read.imports.import_paths import import_paths
@@ -23,6 +24,11 @@ STAGES = Degrees(pipeline=4)
 def analysed_mesh(job: Job, folder: Path) -> tuple[MeshTruth, RunAnalysis]:
     truth = write_mesh_job(job, folder / "traces")
     return truth, read_traces(folder)
+
+
+def analyse_job(job: Job, folder: Path) -> RunAnalysis:
+    simulate_traces(job, folder / "traces")
+    return read_traces(folder)
 
 
 def read_traces(folder: Path) -> RunAnalysis:
@@ -64,8 +70,7 @@ def test_the_planted_cause_is_first_and_its_saving_is_true(
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zero_bubble"])
 def test_a_healthy_pipeline_accuses_nobody(schedule: str, tmp_path: Path) -> None:
-    _, analysis = analysed_mesh(make_pipeline(PAIRS, schedule=schedule), tmp_path)
-    assert not list_sure(analysis)
+    assert not list_sure(analyse_job(make_pipeline(PAIRS, schedule=schedule), tmp_path))
 
 
 def test_a_stage_has_its_ranks_its_pace_and_its_work(tmp_path: Path) -> None:
@@ -82,7 +87,7 @@ def test_a_stage_has_its_ranks_its_pace_and_its_work(tmp_path: Path) -> None:
 
 
 def test_one_of_two_replicas_makes_a_slow_stage_less_sure(tmp_path: Path) -> None:
-    write_mesh_job(plant_mesh(make_pipeline(PAIRS), "slow_stage"), tmp_path / "traces")
+    simulate_traces(plant_mesh(make_pipeline(PAIRS), "slow_stage"), tmp_path / "traces")
     for trace in (tmp_path / "traces").glob("rank[13].*"):
         trace.unlink()
     (slow,) = [each for each in diagnose(read_traces(tmp_path)).findings if each.cause == "slow_stage"]
@@ -99,7 +104,7 @@ def test_one_of_two_replicas_makes_a_slow_stage_less_sure(tmp_path: Path) -> Non
 )
 def test_what_the_last_stage_has_more_of(extra: ExtraWork, settings: dict[str, Any], tmp_path: Path) -> None:
     job = make_mesh_job(degrees=Degrees(pipeline=2), **{"stage_layers": 2, **settings})
-    _, analysis = analysed_mesh(job, tmp_path)
+    analysis = analyse_job(job, tmp_path)
     stages = measure_stages(analysis)
     assert stages is not None
     assert stages.find_fullest().stage == 1
@@ -109,7 +114,7 @@ def test_what_the_last_stage_has_more_of(extra: ExtraWork, settings: dict[str, A
 
 def test_an_equal_split_wins_what_the_simulator_says(tmp_path: Path) -> None:
     job = make_mesh_job(degrees=Degrees(pipeline=2), layers=(2, 4))
-    _, analysis = analysed_mesh(job, tmp_path)
+    analysis = analyse_job(job, tmp_path)
     stages, gain = measure_stages(analysis), measure_mesh_gain(job, "stage_imbalance")
     assert stages is not None
     assert gain is not None
@@ -118,13 +123,13 @@ def test_an_equal_split_wins_what_the_simulator_says(tmp_path: Path) -> None:
 
 def test_interleaved_stages_of_two_ranks_are_told_from_more_micro_batches(tmp_path: Path) -> None:
     job = make_pipeline(Degrees(pipeline=2), schedule="interleaved", micro_batches=6)
-    _, analysis = analysed_mesh(job, tmp_path)
+    analysis = analyse_job(job, tmp_path)
     assert analysis.time.mesh is not None
     assert analysis.time.mesh.bubble is not None
     assert (analysis.time.mesh.bubble.micro_batches, analysis.time.mesh.bubble.virtual) == (6, 2)
 
 
 def test_stages_are_not_compared_if_a_rank_is_missing(tmp_path: Path) -> None:
-    write_mesh_job(make_pipeline(PAIRS), tmp_path / "traces")
+    simulate_traces(make_pipeline(PAIRS), tmp_path / "traces")
     next((tmp_path / "traces").glob("rank*3*.json*")).unlink()
     assert measure_stages(read_traces(tmp_path)) is None

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import zprof
+from tests.support.simulations import simulate_traces
 from zprof.base.errors import BadInput
 from zprof.cli import main
 from zprof.notebook.run import AnalysedRun
@@ -15,7 +16,6 @@ from zprof.query.database import Answer, QueryLimits
 from zprof.query.tables import MeasuredRun, list_tables
 from zprof.simulator.mesh.layout import Degrees
 from zprof.simulator.mesh.regular import make_mesh_job
-from zprof.simulator.mesh.truth import write_mesh_job
 
 LIMITS = QueryLimits()
 PAGE = Path(__file__).parents[3] / "docs/query.md"
@@ -28,7 +28,7 @@ def ask(run: AnalysedRun, sql: str, limits: QueryLimits = LIMITS) -> Answer:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> AnalysedRun:
     folder = tmp_path_factory.mktemp("query")
-    write_mesh_job(make_mesh_job(degrees=Degrees(pipeline=2, data=2)), folder / "traces")
+    simulate_traces(make_mesh_job(degrees=Degrees(pipeline=2, data=2)), folder / "traces")
     return zprof.load(folder / "traces")
 
 

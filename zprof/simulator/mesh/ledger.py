@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -68,11 +69,15 @@ def split_waits(rank: Rank) -> dict[str, tuple[Spans, Spans]]:
     for task in rank.tasks:
         if task.cat == "collective" and task.stream is not None:
             queues.setdefault(task.stream.name, []).append(task)
+    # The operations of a stream run one after the other.
+    starts, ends = (
+        {name: [getattr(task, at) for task in tasks] for name, tasks in queues.items()}
+        for at in ("start", "end")
+    )
     for begin, end, awaited in rank.blocked:
         assert awaited.stream is not None
-        for task in queues[awaited.stream.name]:
-            if task.end <= begin or task.start >= end:
-                continue
+        name = awaited.stream.name
+        for task in queues[name][bisect_right(ends[name], begin) : bisect_left(starts[name], end)]:
             assert task.collective is not None
             role, middle = ROLES[task.collective.comm], task.collective.arrived
             spans = (max(begin, task.start), min(end, middle)), (max(begin, middle), min(end, task.end))
@@ -111,12 +116,16 @@ def list_bubbles(schedule: Schedule) -> tuple[BubbleTruth, ...]:
     rows = []
     for members in list_groups(degrees, PIPELINE):
         passes = {index: list_passes(schedule.ranks[index]) for index in members}
+        moved = {
+            index: unite_all(*(transfers for _, transfers in split_waits(schedule.ranks[index]).values()))
+            for index in members
+        }
         for step in range(schedule.job.steps):
             spans = {index: passes[index][step] for index in members}
             begin = min(start for own in spans.values() for _, start, _ in own)
             end = max(last for own in spans.values() for _, _, last in own)
             for index in members:
-                parts = measure_bubble(schedule.ranks[index], spans[index], begin, end)
+                parts = measure_bubble(moved[index], spans[index], begin, end)
                 rows.append(
                     BubbleTruth(
                         rank=index, step=step, begin_ns=origin + begin, end_ns=origin + end,
@@ -146,13 +155,15 @@ def list_passes(rank: Rank) -> list[list[tuple[bool, int, int]]]:
 
 
 def measure_bubble(
-    rank: Rank, passes: list[tuple[bool, int, int]], begin: int, end: int
+    moved: Spans, passes: list[tuple[bool, int, int]], begin: int, end: int
 ) -> tuple[int, int, int]:
-    """Return a rank's bubble before its first backward pass, until its last forward pass, and after both."""
+    """Return a rank's bubble before its first backward pass, until its last forward pass, and after both.
+
+    `moved` are the rank's exposed transfers.
+    """
     first_backward = min(start for is_forward, start, _ in passes if not is_forward)
     last_forward = max(last for is_forward, _, last in passes if is_forward)
     own_end = max(last for _, _, last in passes)
-    moved = unite_all(*(transfers for _, transfers in split_waits(rank).values()))
     moved = intersect(moved, unite([(begin, own_end)]))
     busy = unite_all(unite((start, last) for _, start, last in passes), moved)
     free = intersect(complement(busy), unite([(begin, end)]))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.support.simulations import simulate_traces
 from zprof.analysis.analysis import RunAnalysis, analyse
 from zprof.analysis.mesh.measure import measure_mesh
 from zprof.base.errors import BadInput
@@ -112,7 +113,7 @@ def test_the_bubble_of_equal_stages_is_the_closed_form(
     job = make_mesh_job(
         degrees=Degrees(pipeline=stages), micro_batches=micro_batches, stage_layers=6, steps=2
     )
-    write_mesh_job(job, tmp_path / "traces")
+    simulate_traces(job, tmp_path / "traces")
     import_paths([tmp_path / "traces"], tmp_path / "run.zprof")
     mesh = analyse(load(tmp_path / "run.zprof")).time.mesh
     assert mesh is not None
@@ -131,7 +132,7 @@ def test_a_job_with_one_kind_of_group_has_no_mesh(job: tuple[RunAnalysis, MeshTr
 
 
 def test_a_stated_mesh_gives_roles_and_names_what_contradicts_it(tmp_path: Path) -> None:
-    write_mesh_job(
+    simulate_traces(
         make_mesh_job(degrees=Degrees(pipeline=2, data=2, tensor=2), framework="deepspeed"),
         tmp_path / "traces",
     )

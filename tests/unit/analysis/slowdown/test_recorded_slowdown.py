@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.chrome_trace import check_chrome_trace, read_chrome_trace
+from tests.support.simulations import simulate_traces
 from zprof.analysis.analysis import RunAnalysis, analyse
 from zprof.cli import main
 from zprof.collectors.read.imports.import_paths import import_paths
@@ -18,7 +19,6 @@ from zprof.simulator.job import Job
 from zprof.simulator.mesh.faults import find_culprits, plant_mesh_cause
 from zprof.simulator.mesh.layout import Degrees
 from zprof.simulator.mesh.regular import make_mesh_job
-from zprof.simulator.mesh.truth import write_mesh_job
 from zprof.simulator.run import run_job
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -29,10 +29,14 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def record(job: Job, folder: Path) -> RunAnalysis:
-    write_mesh_job(job, folder / "traces")
+def read_traces(folder: Path) -> RunAnalysis:
     import_paths([folder / "traces"], folder / "run.zprof")
     return analyse(load(folder / "run.zprof"))
+
+
+def record(job: Job, folder: Path) -> RunAnalysis:
+    simulate_traces(job, folder / "traces")
+    return read_traces(folder)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +47,9 @@ def test_slowdown_is_that_against_ranks_of_the_mean_pace(shape: str, cause: str,
     job = plant_mesh_cause(make_mesh_job(**SHAPES[shape]), cause, np.random.default_rng(8), 1.0)
     mean = float(np.mean([rank.gpu for rank in job.ranks]))
     ideal = replace(job, ranks=tuple(replace(rank, gpu=mean) for rank in job.ranks))
-    true = step_time_ns(run_job(job, record=False)) / step_time_ns(run_job(ideal, record=False))
-    slowdown = record(job, tmp_path).time.slowdown
+    recorded = simulate_traces(job, tmp_path / "traces")
+    true = step_time_ns(recorded) / step_time_ns(run_job(ideal, record=False))
+    slowdown = read_traces(tmp_path).time.slowdown
     assert slowdown is not None
     assert slowdown.s == pytest.approx(true, rel=0.02)
     assert slowdown.replayed_step_ns == pytest.approx(slowdown.recorded_step_ns, rel=0.02)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.flight_dumps import EVIL, make_dump, make_entry, make_partial, make_refused
+from tests.support.flight_dumps import EVIL, list_refused, make_dump, make_entry, make_partial, make_refused
 from zprof.cli import main
 from zprof.collectors.read.flight_recorder.child import DumpAnswer
 from zprof.collectors.read.flight_recorder.reader import DumpFile, read_dumps
@@ -39,7 +39,7 @@ def answers(folder: Path) -> Answers:
     return {file.path.name: (answer, file.folder) for file, answer in read_dumps(files, scratch, 1)}
 
 
-@pytest.mark.parametrize("name", make_refused(""))
+@pytest.mark.parametrize("name", list_refused())
 def test_a_hostile_file_is_refused_in_one_line(name: str, answers: Answers) -> None:
     answer, tables = answers[name]
     assert answer.error
