@@ -41,7 +41,7 @@ def build_communicator_sections(time: Time) -> tuple[Section, ...]:
             "Who arrives last",
             "Inferred from durations: the last rank of an operation has its shortest kernel.",
             _build_late_table(found),
-            *_list_follower_notes(found),
+            *_list_late_notes(found),
         ),
         *make_section(
             "slow-communicators",
@@ -56,7 +56,12 @@ def build_communicator_sections(time: Time) -> tuple[Section, ...]:
             "Communicators",
             "Operations by communicator, kind and size, longest total time first.",
             _build_class_table(found),
-            note=f"{found.records} records of {found.processes} processes on {found.hosts} hosts",
+            Note(
+                text="kernel: median of all ranks, waits included; shortest, algbw, busbw: of the last rank "
+                "to arrive; slow: 5th percentile; size: of the full tensor"
+            ),
+            note=f"{found.records:,} records of {found.processes} processes on "
+            f"{found.hosts} host{'s' if found.hosts != 1 else ''}",
         ),
     )
 
@@ -67,15 +72,12 @@ def _build_late_table(found: Communicators) -> Table | None:
         (
             make_name_column("who"),
             make_name_column("communicator"),
-            *make_number_columns("ranks", "operations", "with a wait"),
+            *make_number_columns("ranks", "operations", "waited"),
             *make_number_columns("last", unit="%"),
             *make_number_columns("ahead of it", "others wait"),
             *make_number_columns("by clock", unit="%"),
         ),
         [_make_late_row(entry) for entry in found.late],
-        note="last: share of the operations with a wait; ahead of it: by how much the others came earlier, "
-        "at least; others wait: mean, at most; by clock: share in which it starts last, where one host has "
-        "all ranks and the files are verbose",
         max_text_rows=_MAX_TEXT_ROWS,
         noun="late ranks, largest cost first",
     )
@@ -96,8 +98,15 @@ def _make_late_row(entry: LateRanks) -> tuple[Cell, ...]:
     )
 
 
-def _list_follower_notes(found: Communicators) -> Iterator[Note]:
-    """Yield a note on the ranks that wait elsewhere for a late rank."""
+def _list_late_notes(found: Communicators) -> Iterator[Note]:
+    """Yield the meaning of the columns, ranks that wait elsewhere for a late rank, and what to do."""
+    if not found.late:
+        return
+    yield Note(
+        text="waited: operations with a wait; last: share of them; ahead of it: by how much the others came "
+        "earlier, at least; others wait: mean, at most; by clock: share in which it starts last, if one "
+        "host has all ranks and the files are verbose"
+    )
     followers = [entry for entry in found.late if entry.waits_for]
     if followers:
         first = followers[0]
@@ -107,6 +116,12 @@ def _list_follower_notes(found: Communicators) -> Iterator[Note]:
             f"{printable(first.waits_for)}"
         )
         yield Note(label="Wait for others", text=text)
+    yield Note(
+        label="Next",
+        text="compare the device of a late rank with another one (nvidia-smi -q -d "
+        "CLOCK,TEMPERATURE,PERFORMANCE,ECC), and record traces of all ranks (zprof record, torch.profiler): "
+        "they tell whether its compute, its host or its data is late",
+    )
 
 
 def _build_slow_table(found: Communicators) -> Table | None:
@@ -190,8 +205,6 @@ def _build_class_table(found: Communicators) -> Table | None:
             *make_number_columns("busbw", "slow busbw"),
         ),
         [_make_class_row(entry) for entry in found.classes],
-        note="kernel: median of all ranks, waits included; shortest, algbw, busbw: of the last rank to "
-        "arrive; slow: 5th percentile; size: of the full tensor",
         max_text_rows=_MAX_TEXT_CLASSES,
         noun="message classes, longest total time first",
     )

@@ -35,6 +35,7 @@ from zprof.reports.pages.findings import (
     describe_savings,
     format_evidence_name,
     format_evidence_value,
+    has_tested_causes,
     merge_gaps,
     worth,
 )
@@ -135,8 +136,8 @@ def _list_job_notes(comparison: Comparison) -> Iterator[Block]:
 def _build_change_section(report: Report) -> tuple[Section, ...]:
     """Build the section of findings, largest saving first, low confidence last."""
     title, lead = "What to change", "Fixes, largest saving first."
-    if not report.findings and (report.endings or report.time.is_without_ledger):
-        return ()  # what ended the job, or explains its slowdown, is the answer
+    if not has_tested_causes(report) or (not report.findings and report.endings):
+        return ()  # the verdict, or what ended the job, is the answer
     if not report.findings:
         text = "Nothing: none of the tested causes was found."
         return make_section("changes", title, lead, Paragraph(text=text))

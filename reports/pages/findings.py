@@ -137,6 +137,12 @@ def describe_savings(findings: Sequence[Finding], time: Time) -> str:
     return "" if is_hang and not is_about_memory else "bytes freed on the largest rank"
 
 
+def has_tested_causes(report: Report) -> bool:
+    """Return False if no cause was tested: a job that may not hang, or collectives or operations alone."""
+    is_untested = report.time.is_without_ledger or (report.hang is not None and not report.time.per_rank)
+    return bool(report.findings) or not is_untested
+
+
 def build_finding_section(report: Report) -> tuple[Section, ...]:
     """Build the findings section, largest saving first; without findings, it reports that."""
     lead = "What costs time or memory, the evidence, and what to change."

@@ -1,6 +1,6 @@
 """A stuck or failed job: who waits for whom, what each rank does, and how the ranks ended."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -53,7 +53,6 @@ _MAX_CULPRITS, _MAX_FRAMES, _MAX_WAITS, _MAX_TEXT_ROWS = 8, 8, 6, 8
 _MAX_SIZES_LENGTH, _MAX_GROUP_LENGTH = 40, 24
 #: Maximum operations and stack frames of one rank in full.
 _MAX_OPERATIONS, _MAX_ALL_FRAMES = 12, 40
-_ARROW = "──waits for──▶"
 _LABEL_WIDTH = 14
 _NOBODY = "nobody: all are in it"
 _NOT_KNOWN = "not known: its members are not"
@@ -74,7 +73,7 @@ _STATE = Column(
     "pending; nothing pending: neither; no dump, no line: what it did is unknown",
 )
 _LOG_STATES = "entered, not entered, or past the operation in which its group is stuck; silent: unknown"
-_SOURCE = Column(title="by its", kind=Kind.TEXT, help="kind of line in the log that shows it")
+_SOURCE = Column(title="source", kind=Kind.TEXT, help="kind of line in the log that shows it, or NCCL's RAS")
 #: Minimum table width on a screen to show the group name next to its role.
 _WIDE = 100
 _MAX_RANKS, _MAX_LINES = 8, 6
@@ -116,8 +115,10 @@ def _draw_waits(hang: Hang) -> WaitGraph | None:
         first, *more = group.operations
         mark = f" ◀ {mark_cause(hang, group)}" if group.causes else ""
         others = f" and {len(more)} more" if more else ""
+        verb = "waits" if len(group.ranks) == 1 else "wait"
         lines += [
-            f"{name_ranks(group.ranks, MAX_RANKS)} {_ARROW} {name_ranks(group.for_ranks, MAX_RANKS)}{mark}",
+            f"{name_ranks(group.ranks, MAX_RANKS)} ──{verb} for──▶ "
+            f"{name_ranks(group.for_ranks, MAX_RANKS)}{mark}",
             f"    in {name_operation(hang.operations[first])}{others}",
         ]
     if len(groups) > _MAX_WAITS:
@@ -130,7 +131,9 @@ def _list_culprits(hang: Hang) -> ItemList | None:
         return None
     items = []
     for culprit in hang.culprits[:_MAX_CULPRITS]:
+        process = culprit.process
         details = {
+            "process": f"{process.number} on {printable(process.host)}" if process and process.host else "",
             "entered": printable(culprit.entered_instead),
             "last entered": describe_last(culprit),
             "stack": " ← ".join(describe_location(frame) for frame in culprit.stack[:_MAX_FRAMES]),
@@ -178,28 +181,38 @@ def _build_operation_table(report: Report, hang: Hang) -> Table | None:
 
 
 def _build_state_table(hang: Hang) -> Table | None:
-    """Build the table of what the lines of each rank prove; dumps prove more."""
+    """Build the table of what logs and RAS show of each rank; dumps show more."""
     if not hang.logs:
         return None
-    rows: dict[tuple[str, ...], list[str]] = {}
+    #: Ranks of the job, and numbers of others in their groups.
+    rows: dict[tuple[str, ...], tuple[set[int], set[int]]] = {}
     descriptions = {each.group: each.description for each in reversed(hang.operations)}
     for each in hang.ranks:
         standing = " ".join(part for part in (each.operation, _format_sequence(each.sequence)) if part)
         group = shorten(descriptions.get(each.group) or each.group, _MAX_GROUP_LENGTH)
         key = (each.state.value.replace("_", " "), standing, group, each.basis)
-        named = f"{each.group_rank} of its group" if each.rank is None else str(each.rank)
-        rows.setdefault(key, []).append(named)
+        ranks, members = rows.setdefault(key, (set(), set()))
+        if each.rank is not None:
+            ranks.add(each.rank)
+        elif each.group_rank is not None:
+            members.add(each.group_rank)
     cells = [
-        (shorten(", ".join(ranks), _MAX_SIZES_LENGTH), *map(printable, key)) for key, ranks in rows.items()
+        (shorten(_name_members(ranks, members), _MAX_SIZES_LENGTH), *map(printable, key))
+        for key, (ranks, members) in rows.items()
     ]
     return make_table(
-        "What the lines of each rank show",
+        "What is known of each rank",
         (_RANKS, replace(_STATE, help=_LOG_STATES), _OPERATION, _GROUP, _SOURCE),
         cells,
         max_text_rows=_MAX_TEXT_ROWS,
         total=len(cells),
         noun="rows",
     )
+
+
+def _name_members(ranks: Collection[int], members: Collection[int]) -> str:
+    parts = [format_ranges(ranks)] if ranks else []
+    return ", ".join([*parts, f"{format_ranges(members)} of its group"] if members else parts)
 
 
 def _format_sequence(sequence: int | None) -> str:

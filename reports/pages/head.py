@@ -9,7 +9,7 @@ from zprof.model.quantities import BOUND_WORDS, Aggregation, Unit, Value
 from zprof.model.report import Report, RunFacts, VerdictStatus
 from zprof.model.time import LEDGER_NAMES
 from zprof.reports.page import Block, Code, Facts, KeyFigures, Note, VerdictBlock
-from zprof.reports.pages.findings import find_first_confident, merge_gaps
+from zprof.reports.pages.findings import find_first_confident, has_tested_causes, merge_gaps
 from zprof.reports.pages.ledger import exposure, step_ns
 from zprof.reports.pages.names import (
     describe_run,
@@ -51,10 +51,10 @@ def build_head_blocks(report: Report, *, with_fix: bool = True) -> tuple[Block, 
         work = comparison.equal_work
         if work.b_ns == comparison.step_time.b_ns and work.a_per_step == work.b_per_step:
             facts.append(("same work", f"{work.b_per_step} {work.unit.value} per step in both"))
-    status = report.verdict.status
+    status, figures = report.verdict.status, tuple(_list_key_figures(report))
     return (
         VerdictBlock(tone=status.value, mark=MARKS[status], text=report.verdict.sentence),
-        KeyFigures(figures=tuple(_list_key_figures(report))),
+        *([KeyFigures(figures=figures)] if figures else ()),
         *(_build_first_fix(report) if with_fix else ()),
         Facts(rows=tuple(facts)),
         *build_modelled_notes(runs),
@@ -119,6 +119,8 @@ def _list_key_figures(report: Report) -> Iterator[tuple[str, str, str]]:
             )
     if report.memory.per_rank and not is_stuck(report.hang):
         yield _make_peak_figure(report)
+    if not has_tested_causes(report):
+        return
     groups = len(merge_gaps(report.gaps))
     note = f"{groups:,} not measured" if groups else "everything requested was measured"
     yield "findings", f"{len(report.findings):,}", note

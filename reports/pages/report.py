@@ -19,7 +19,7 @@ from zprof.reports.pages.collectives import (
 )
 from zprof.reports.pages.communicators import build_communicator_sections
 from zprof.reports.pages.compare import build_difference_section, build_run_section
-from zprof.reports.pages.findings import build_finding_section, build_gap_section
+from zprof.reports.pages.findings import build_finding_section, build_gap_section, has_tested_causes
 from zprof.reports.pages.hang import build_ending_section, build_hang_section
 from zprof.reports.pages.head import build_head_blocks
 from zprof.reports.pages.ledger import build_ledger_section, read_terms
@@ -74,7 +74,7 @@ def build_report_page(report: Report, overview: StepOverview | None = None) -> P
         head=build_head_blocks(report),
         sections=(
             *build_ending_section(report),
-            *build_finding_section(report),
+            *(build_finding_section(report) if has_tested_causes(report) else ()),
             *build_hang_section(report),
             *build_step_section(report.time, overview),
             *build_ledger_section(report),

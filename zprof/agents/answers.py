@@ -6,7 +6,10 @@ Texts come from recordings of strangers: they are shortened, and control charact
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from zprof.base.formatting import printable, shorten
+from msgspec import UNSET
+
+from zprof.base.formatting import printable, printable_lines, shorten
+from zprof.model.communicators import CommunicatorSign, LateRanks, describe_sign
 from zprof.model.comparison import ComparedRow, SideBySide
 from zprof.model.cursor import Cursor, every, get_path, read, read_range
 from zprof.model.findings import Finding
@@ -47,10 +50,11 @@ def describe_report(report: Report) -> Answer:
     """Return verdict, ledger, waits, memory, findings and gaps."""
     return {
         "verdict": {"status": report.verdict.status.value, "sentence": clean(report.verdict.sentence)},
-        "run": {"name": clean(report.run.name), "ranks": len(report.run.ranks_loaded)},
+        "run": {"name": clean(report.run.name), "ranks": len(report.run.ranks_loaded) or None},
         "step": _list_step_terms(report),
         "collectives": _list_collectives(report),
         "waits": _list_waits(report),
+        **_list_communicator_signs(report),
         "memory_of_largest_rank": _list_memory(report),
         "findings": cut([_describe_finding(report, at) for at in range(len(report.findings))], MAX_FINDINGS),
         "unexplained": [
@@ -189,6 +193,22 @@ def _list_collectives(report: Report) -> Answer:
     )
 
 
+def _list_communicator_signs(report: Report) -> Answer:
+    """Return late ranks, slow communicators and slow periods of a recording of NCCL's Inspector."""
+    found = report.time.communicators
+    if found is UNSET:
+        return {}
+    signs: list[CommunicatorSign] = [*found.late, *found.slow, *found.periods]
+    signs.sort(key=lambda each: -each.cost_ns)
+    waits_for = [each.waits_for if isinstance(each, LateRanks) else "" for each in signs]
+    described = [
+        {"sentence": clean(describe_sign(sign))}
+        | ({"may_wait_for_late_ranks_in": clean(other)} if other else {})
+        for sign, other in zip(signs, waits_for, strict=True)
+    ]
+    return {"communicators": cut(described, MAX_WAITS)}
+
+
 def _list_waits(report: Report) -> Answer:
     """Return who waits for whom: the ranks that caused most exposed wait, and where each delay began."""
     shares = report.time.blame.per_rank if report.time.blame is not None else ()
@@ -230,7 +250,9 @@ def _list_memory(report: Report) -> Answer | None:
 
 def _describe_finding(report: Report, at: int) -> Answer:
     finding, place = report.findings[at], Cursor(report).findings[at]
-    numbers = [make_number("saving of the fix per step", read_range(place.saving_ns))]
+    numbers = []
+    if report.time.per_rank:
+        numbers.append(make_number("saving of the fix per step", read_range(place.saving_ns)))
     if finding.saving_bytes is not None:
         numbers.append(make_number("saving of the fix, largest rank", read_range(place.saving_bytes)))
     return {
@@ -241,7 +263,7 @@ def _describe_finding(report: Report, at: int) -> Answer:
         "sentence": clean(finding.sentence),
         "numbers": numbers,
         "evidence": cut(_list_evidence(finding, place), MAX_EVIDENCE),
-        "fix": clean(finding.fix, _MAX_FIX),
+        "fix": shorten("\n".join(printable_lines(finding.fix)), _MAX_FIX),
         "disprove": clean(finding.disprove),
     }
 

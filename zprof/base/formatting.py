@@ -7,7 +7,7 @@ line of the report, or bidirectional overrides that reverse text. Such character
 import shlex
 import signal
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 DECIMAL_SIZES = ((10**9, "GB"), (10**6, "MB"), (10**3, "KB"), (1, "B"))
@@ -98,7 +98,7 @@ def name_ranks(ranks: Sequence[int], max_ranks: int = 8) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
-def format_ranges(ranks: Sequence[int]) -> str:
+def format_ranges(ranks: Iterable[int]) -> str:
     """Format ranks as ``0-3, 8, 10-13``."""
     parts: list[list[int]] = []
     for rank in sorted(ranks):

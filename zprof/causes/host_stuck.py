@@ -6,12 +6,12 @@ No other rank holds it up. Its current line shows why it is stuck: saved by the 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.base.formatting import printable
 from zprof.causes.cause import Cause, Need, Signal
-from zprof.causes.stuck import EVIDENCE, find_stuck, list_stopped, make_stuck_signal, name_processes
+from zprof.causes.stuck import EVIDENCE, find_stuck, list_stopped, make_stuck_signal
 from zprof.model.hang import MAX_NAMED_RANKS, Hang, HangClass, describe_location
 
 _FIX = (
     "py-spy dump --pid PID on that rank, several times: the line that stays is the one\n"
-    "zprof record --watch 60 saves the stacks of all ranks before the job is killed"
+    "next time, zprof record --watch 60 saves the stacks of all ranks before the job is killed"
 )
 
 CAUSE = Cause(
@@ -59,8 +59,8 @@ def _describe_lasts(hang: Hang) -> str:
 
 def _find_line(hang: Hang) -> str:
     """Return how to find the current line of a host, or what to do about that line if it is known."""
-    if hang.stall_ns is None:
-        return name_processes(hang) + _FIX
+    if hang.stall_ns is None and all(each.process is None for each in hang.culprits):
+        return _FIX
     lines = []
     for culprit in hang.culprits[:MAX_NAMED_RANKS]:
         process = culprit.process
@@ -76,4 +76,6 @@ def _find_line(hang: Hang) -> str:
             )
         else:
             lines.append(f"rank {culprit.rank}: py-spy dump --pid PID, while it hangs")
+    if hang.stall_ns is None:
+        lines.append(_FIX.rpartition("\n")[2])
     return "\n".join(lines)

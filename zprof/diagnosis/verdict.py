@@ -21,7 +21,7 @@ from msgspec import UNSET, Struct, field
 from zprof.base.formatting import format_bytes, format_ns, format_percent, format_rate, printable, shorten
 from zprof.causes.cause import Cause, Sign
 from zprof.diagnosis.claims import ExposedGroup, Unexplained
-from zprof.model.communicators import Communicators, CommunicatorSign, describe_sign
+from zprof.model.communicators import Communicators, CommunicatorSign, LateRanks, describe_sign
 from zprof.model.endings import (
     OutOfMemory,
     RankEnd,
@@ -186,15 +186,26 @@ def _judge_communicators(found: Communicators) -> _Judgement:
     signs: list[CommunicatorSign] = [*roots, *found.slow, *found.periods] or [*late]
     if signs:
         first, *others = sorted(signs, key=lambda each: -each.cost_ns)
-        more = f"; and {len(others)} more" if others else ""
-        return _RISK, f"{describe_sign(first)}{more}"
+        more = len([each for each in others if not _is_same_process(first, each)])
+        return _RISK, f"{describe_sign(first)}{f'; and {more} more' if more else ''}"
     several = len({each.communicator for each in found.classes if each.ranks > 1})
-    text = (
-        f"in {found.tested} of {several} communicators no rank arrives last again and again; of "
-        f"{len(found.classes)} message classes {found.compared} have peers, and none is slow; whether the "
-        "steps are slow is not known"
-    )
+    late_ranks = f"in {found.tested} of {several} communicators no rank arrives last again and again"
+    if not found.tested:
+        without = f", since {len(found.missing)} of them lack files of ranks" if found.missing else ""
+        late_ranks = f"in none of {several} communicators can be told who arrives last{without}"
+    peers = f"of {len(found.classes)} message classes {found.compared} have peers, and none is slow"
+    if not found.compared:
+        peers = f"none of {len(found.classes)} message classes has peers to compare it with"
+    text = f"{late_ranks}; {peers}; whether the steps are slow is not known"
     return (_OK if 0 < found.tested == several and not found.missing else _INCONCLUSIVE), text
+
+
+def _is_same_process(one: CommunicatorSign, other: CommunicatorSign) -> bool:
+    """Return True if the other sign is that the same processes are late in another communicator."""
+    if not (isinstance(one, LateRanks) and isinstance(other, LateRanks)):
+        return False
+    processes = [{(place.host, place.process) for place in each.places} for each in (one, other)]
+    return processes[1] <= processes[0]
 
 
 def judge_memory(case: Case) -> Verdict:

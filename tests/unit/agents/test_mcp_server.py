@@ -18,6 +18,7 @@ from zprof.simulator.mesh.faults import plant_mesh_cause
 from zprof.simulator.mesh.layout import Degrees
 from zprof.simulator.mesh.regular import make_mesh_job
 from zprof.simulator.mesh.truth import write_mesh_job
+from zprof.simulator.ras import StuckJob, play_job, write_json
 
 TOOLS = {"open", "diagnose", "compare", "hang", "query", "explain", "plan"}
 MAX_ANSWER = 24_000
@@ -159,6 +160,22 @@ def test_answers_are_bounded(tmp_path: Path) -> None:
     for failed, text in answers:
         assert not failed
         assert len(text) <= MAX_ANSWER
+
+
+def test_a_hang_has_no_saving_and_commands_of_several_lines(tmp_path: Path) -> None:
+    """A saving of 0 would say that the fix is not worth it."""
+    job = StuckJob(8, stops={3: 5})
+    (tmp_path / "x").mkdir()
+    for time in ("2026-05-05 06:16:47", "2026-05-05 06:18:47"):
+        (tmp_path / "x" / f"{time[-8:].replace(':', '')}.json").write_text(
+            write_json(job, play_job(job), time)
+        )
+    ((failed, text),) = ask(tmp_path, ("hang", {"path": "x"}))
+    assert not failed
+    (finding,) = json.loads(text)["findings"]["shown"]
+    assert finding["numbers"] == []
+    assert "--pid 4003" in finding["fix"].splitlines()[0]
+    assert "\\x" not in finding["fix"]
 
 
 @pytest.mark.parametrize("name", NAMES)
