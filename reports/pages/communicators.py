@@ -68,7 +68,7 @@ def build_communicator_sections(time: Time) -> tuple[Section, ...]:
 
 def _build_late_table(found: Communicators) -> Table | None:
     return make_table(
-        "Late ranks",
+        "Late in their communicator",
         (
             make_name_column("who"),
             make_name_column("communicator"),
