@@ -30,8 +30,11 @@ CAUSES = Path(zprof.causes.__file__).parent
 NEVER_ON_PROCESSORS = frozenset(
     entry.name for entry in read_index() if {Need.DEVICE, Need.HANG}.intersection(entry.needs)
 )
-#: Causes that only snapshots or the played step of a device show; what to record instead is no advice.
-EXEMPT = frozenset({"compute_blocks_comm", "latency_bound_collectives", "out_of_memory", "straggler_rank"})
+#: Causes that only snapshots or the played step of a device show; what to record instead is no advice. Of
+#: hangs, only answers of NCCL's RAS are named as such.
+EXEMPT = frozenset(
+    {"compute_blocks_comm", "latency_bound_collectives", "out_of_memory", "straggler_rank", "stuck"}
+)
 
 
 #: These fixes differ on a CPU; the others run with the slow tests.

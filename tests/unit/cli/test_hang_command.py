@@ -41,7 +41,7 @@ def test_other_commands_take_dumps_too(
     dumps: list[Path], command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, str(dumps[0].parent)]) == 0
-    assert "waits for" in capsys.readouterr().out
+    assert "wait for" in capsys.readouterr().out
 
 
 def test_a_run_without_a_recorder_is_not_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
