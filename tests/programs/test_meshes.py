@@ -13,6 +13,8 @@ STEPS = 16
 #: What is found of the time that a plant adds. A sleep is longer than asked, and few operators are much
 #: longer than their median.
 MIN_FOUND_RATIO, MAX_FOUND_RATIO = 0.6, 1.3
+#: In about one of 80 recordings on CPU ranks, gloo's isend of torch 2.13 crashes while the profiler is on.
+CRASH = "by SIGSEGV: rank 0 in isend"
 #: Tokens of the hot expert relative to the mean: 461 of 512.
 HOT_LOAD = 2 * 461 / 512
 
@@ -23,12 +25,20 @@ def record_planted(program: str, options: str, folder: Path) -> tuple[Outcome, F
     On a busy machine speeds prove nothing, and steps differ: then findings may have low confidence.
     """
     cell = Cell(program=program, options=tuple(options.split()))
-    outcome = record_cell(cell, folder, schedule=PLANTED_SCHEDULE, steps=STEPS)
+    outcome = record_cell(cell, make_folder(folder, "first"), schedule=PLANTED_SCHEDULE, steps=STEPS)
+    if CRASH in outcome.errors:
+        outcome = record_cell(cell, make_folder(folder, "again"), schedule=PLANTED_SCHEDULE, steps=STEPS)
     assert outcome.code == 0, outcome.errors
     first = outcome.report.findings[0]
     is_unsure = outcome.is_crowded or SavingNote.STEP_NOISE in first.saving_notes
     assert is_unsure or first.cause in outcome.confident
     return outcome, first
+
+
+def make_folder(parent: Path, name: str) -> Path:
+    folder = parent / name
+    folder.mkdir()
+    return folder
 
 
 def read_evidence(finding: Finding, key: str) -> float:
