@@ -13,7 +13,7 @@ from zprof.collectors.read.ras.text import read_text
 from zprof.run.files import open_plain
 from zprof.run.log_evidence import Basis, LogEvidence, RankHealth, RankLines, Standing
 
-_MAX_FILE_BYTES = 1 << 30
+_MAX_FILE_BYTES = 256 << 20
 #: torch writes "all_reduce" where NCCL writes "AllReduce".
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _MAX_UNPLACED = 1 << 20
