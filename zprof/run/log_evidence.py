@@ -98,14 +98,13 @@ class RankEnding(Struct, frozen=True, kw_only=True):
 class RankHealth(Struct, frozen=True, kw_only=True):
     """What NCCL's RAS says of a rank and its process. ``error`` is empty if NCCL reports none for it.
 
-    ``is_unreachable``: the process did not answer the others; ``is_dead``: for so long that RAS gave it up.
+    ``is_unreachable``: the process did not answer the others.
     """
 
     rank: int
     process: int
     host: str
     is_unreachable: bool = False
-    is_dead: bool = False
     error: str = ""
 
 

@@ -1,12 +1,12 @@
 """Turn the answers of NCCL's RAS into evidence: which ranks are behind, silent or failed."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from zprof.base.errors import BadInput
+from zprof.collectors.read.hang_log.forms import KINDS
 from zprof.collectors.read.ras.report import ALL_KINDS, Process, RasCommunicator, RasRank, RasReport
 from zprof.collectors.read.ras.structured import read_structured
 from zprof.collectors.read.ras.text import read_text
@@ -14,8 +14,6 @@ from zprof.run.files import open_plain
 from zprof.run.log_evidence import Basis, LogEvidence, RankHealth, RankLines, Standing
 
 _MAX_FILE_BYTES = 256 << 20
-#: torch writes "all_reduce" where NCCL writes "AllReduce".
-_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _MAX_UNPLACED = 1 << 20
 
 
@@ -37,7 +35,7 @@ def add_reports(evidence: LogEvidence, paths: Sequence[Path]) -> LogEvidence:
     places = {rank.process: rank.rank for rank in world.ranks if rank.process} if world is not None else {}
     has_silent = any(rank.is_missing for each in last.communicators for rank in each.ranks)
     # Who waits for a silent process is behind elsewhere, so counts would accuse the victims.
-    held = [] if has_silent else [each for each in last.communicators if _is_held_up(each)]
+    held = [] if has_silent else [each for each in last.communicators if _list_differing(each)]
     lines = tuple(
         lines for each in held for lines in _list_lines(each, places, is_world=_is_world(each, last))
     )
@@ -107,12 +105,6 @@ def _has_moved(first: RasReport, last: RasReport) -> bool | None:
     return None if lacking else False
 
 
-def _is_held_up(communicator: RasCommunicator) -> bool:
-    """Return True if ranks have launched different operations."""
-    counts = {tuple(sorted(rank.counts.items())) for rank in communicator.ranks if rank.counts}
-    return len(counts) > 1
-
-
 def _list_differing(communicator: RasCommunicator) -> list[str]:
     """Return the kinds of which ranks have launched different numbers."""
     kinds = {kind for rank in communicator.ranks for kind in rank.counts}
@@ -139,22 +131,24 @@ def _list_lines(
 
     If one kind differs, its operations are counted, as RAS counts them; else all operations together. A rank
     that has launched more than the first one that another rank lacks stands, for all that is known, in that.
+    Nothing is said of a rank whose count of a kind that differs is unknown.
     """
-    known = [rank for rank in communicator.ranks if rank.counts and not rank.is_missing]
-    kinds = sorted({kind for rank in known for kind in rank.counts})
-    least = {kind: min(rank.counts.get(kind, 0) for rank in known) for kind in kinds}
-    ahead = {rank.rank: [kind for kind in kinds if rank.counts.get(kind, 0) > least[kind]] for rank in known}
-    differing = sorted({kind for own in ahead.values() for kind in own})
-    base = least[differing[0]] if len(differing) == 1 else sum(least.values())
+    differing = _list_differing(communicator)
+    known = [
+        rank for rank in communicator.ranks if not rank.is_missing and rank.counts.keys() >= {*differing}
+    ]
+    shared = set[str]().union(*(rank.counts for rank in known)).intersection(*(rank.counts for rank in known))
+    least = {kind: min(rank.counts[kind] for rank in known) for kind in sorted(shared)}
+    base = least[differing[0]] if known and len(differing) == 1 else sum(least.values())
     for rank in known:
-        own = ahead[rank.rank]
+        own = [kind for kind in differing if rank.counts[kind] > least[kind]]
         kind = own[0] if len(own) == 1 and own[0] != ALL_KINDS else ""
         yield RankLines(
             rank=_find_rank(rank, places, is_world=is_world),
             group=communicator.name,
             group_rank=rank.rank,
             description=f"communicator of {communicator.size} ranks",
-            standing=Standing(sequence=base + bool(own), kind=_WORD.sub("_", kind).lower()),
+            standing=Standing(sequence=base + bool(own), kind=KINDS.get(kind, kind.lower())),
             basis=Basis.RAS,
         )
 
@@ -167,7 +161,6 @@ def _find_rank(rank: RasRank, places: Mapping[Process, int], *, is_world: bool) 
 
 def _list_health(report: RasReport, places: Mapping[Process, int]) -> Iterator[RankHealth]:
     """Yield what is known of the process of each rank; the worst of its communicators counts."""
-    dead = {(process.host, process.number) for process in report.dead}
     by_rank: dict[int, RankHealth] = {}
     for communicator in report.communicators:
         for rank in communicator.ranks:
@@ -179,7 +172,6 @@ def _list_health(report: RasReport, places: Mapping[Process, int]) -> Iterator[R
             by_rank[place] = replace(
                 known,
                 is_unreachable=known.is_unreachable or rank.is_missing,
-                is_dead=known.is_dead or (process.host, process.number) in dead,
                 error=known.error or rank.error,
             )
     yield from (by_rank[rank] for rank in sorted(by_rank))
@@ -188,4 +180,4 @@ def _list_health(report: RasReport, places: Mapping[Process, int]) -> Iterator[R
 def _count_unplaced(report: RasReport, health: Sequence[RankHealth]) -> int:
     """Return the number of unreachable processes whose ranks are not known."""
     placed = {(each.host, each.process) for each in health if each.is_unreachable}
-    return len({(each.host, each.number) for each in (*report.silent, *report.dead)} - placed)
+    return len({(each.host, each.number) for each in report.silent} - placed)

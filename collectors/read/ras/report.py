@@ -12,7 +12,6 @@ from msgspec import Struct
 
 #: Count of all kinds together: NCCL before 2.26 does not tell them apart.
 ALL_KINDS = ""
-RUNNING = "RUNNING"
 
 
 class Process(Struct, frozen=True, kw_only=True):
@@ -26,15 +25,13 @@ class Process(Struct, frozen=True, kw_only=True):
 class RasRank(Struct, frozen=True, kw_only=True):
     """A rank of a communicator, numbered in it.
 
-    ``counts``: operations that it has launched, by NCCL's name of the kind; empty if unknown. ``status``:
-    INIT, RUNNING, FINALIZE, ABORT, or NOCOMM if its process does not know the communicator. ``is_missing``:
-    its process did not answer. ``error``: what NCCL reports for it.
+    ``counts``: operations that it has launched, by NCCL's name of the kind; empty if unknown.
+    ``is_missing``: its process did not answer. ``error``: what NCCL reports for it.
     """
 
     rank: int
     process: Process | None = None
     counts: Mapping[str, int] = {}
-    status: str = RUNNING
     error: str = ""
     is_missing: bool = False
 
@@ -46,26 +43,20 @@ class RasCommunicator(Struct, frozen=True, kw_only=True):
     size: int
     ranks: tuple[RasRank, ...]
 
-    @property
-    def has_counts(self) -> bool:
-        """True if the launched operations of some ranks are known."""
-        return any(rank.counts for rank in self.ranks)
-
 
 class RasReport(Struct, frozen=True, kw_only=True):
     """One answer. ``world_size``: GPUs of the job, None if it is not stated.
 
     ``time``: when it was written ("2026-05-05 06:16:47"), empty if it is not stated. ``silent``: processes
-    that did not answer, and ``dead``: those that RAS gave up. ``is_complete``: it lists every communicator
-    and every rank (JSON), not only those that differ. ``level_sizes``: sizes of
-    communicators of which the table of a text says that no counts differ.
+    that did not answer, or that RAS has given up. ``is_complete``: it lists every communicator and every rank
+    (JSON), not only those that differ. ``level_sizes``: sizes of communicators of which the table of a text
+    says that no counts differ.
     """
 
     communicators: tuple[RasCommunicator, ...]
     world_size: int | None = None
     time: str = ""
     silent: tuple[Process, ...] = ()
-    dead: tuple[Process, ...] = ()
     is_complete: bool = False
     level_sizes: frozenset[int] = frozenset()
 

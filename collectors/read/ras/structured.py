@@ -33,14 +33,6 @@ class _Status(Struct, frozen=True):
     abort_flag: bool = False
 
     @property
-    def name(self) -> str:
-        if self.abort_flag:
-            return "ABORT"
-        if self.finalize_called or self.destroy_flag:
-            return "FINALIZE"
-        return "RUNNING" if self.init_state == 0 else "INIT"
-
-    @property
     def error(self) -> str:
         code = next((each for each in (self.init_state, self.async_error) if each not in _FINE), 0)
         return _ERRORS[code] if 0 <= code < len(_ERRORS) else "Unexpected error"
@@ -49,6 +41,10 @@ class _Status(Struct, frozen=True):
 class _Reach(Struct, frozen=True):
     unresponsive: bool = True
     considered_dead: bool = False
+
+    @property
+    def has_answered(self) -> bool:
+        return not (self.unresponsive or self.considered_dead)
 
 
 class _Place(Struct, frozen=True):
@@ -110,21 +106,13 @@ def _split_documents(content: bytes) -> Iterator[bytes]:
 
 
 def _make_report(read: _Report) -> RasReport:
-    silent: dict[Process, None] = {}
-    dead: dict[Process, None] = {}
-    for communicator in read.communicators:
-        for rank in communicator.missing_ranks:
-            if rank.status.considered_dead:
-                dead[rank.process] = None
-            elif rank.status.unresponsive:
-                silent[rank.process] = None
+    missing = [rank for each in read.communicators for rank in each.missing_ranks]
     devices = {rank.process for each in read.communicators for rank in (*each.ranks, *each.missing_ranks)}
     return RasReport(
         communicators=tuple(_make_communicator(each) for each in read.communicators),
         world_size=len(devices),
         time=read.timestamp,
-        silent=tuple(silent),
-        dead=tuple(dead),
+        silent=tuple(dict.fromkeys(rank.process for rank in missing if not rank.status.has_answered)),
         is_complete=True,
     )
 
@@ -135,20 +123,13 @@ def _make_communicator(read: _Communicator) -> RasCommunicator:
             rank=each.rank,
             process=each.process,
             counts=each.collective_counts,
-            status=each.status.name,
             error=each.status.error,
         )
         for each in read.ranks
     ]
-    for missing in read.missing_ranks:
-        has_answered = not (missing.status.unresponsive or missing.status.considered_dead)
-        ranks.append(
-            RasRank(
-                rank=missing.rank,
-                process=missing.process,
-                status="NOCOMM" if has_answered else "RUNNING",
-                is_missing=not has_answered,
-            )
-        )
+    ranks += [
+        RasRank(rank=each.rank, process=each.process, is_missing=not each.status.has_answered)
+        for each in read.missing_ranks
+    ]
     ranks.sort(key=lambda each: each.rank)
     return RasCommunicator(name=read.hash.removeprefix("0x"), size=read.size, ranks=tuple(ranks))

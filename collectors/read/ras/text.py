@@ -8,6 +8,8 @@ from zprof.base.errors import BadInput
 from zprof.collectors.read.ras.report import ALL_KINDS, Process, RasCommunicator, RasRank, RasReport
 
 _MAX_SIZE, _MAX_COMMUNICATORS, _MAX_NUMBER = 1 << 20, 1 << 16, 1 << 62
+#: Of 16,000 ranks in 100 communicators each there are 1.6 million places.
+_MAX_PLACES = 4 << 20
 _START = re.compile(r"NCCL version \S{1,40} compiled with CUDA|\bJob summary$|Communicators\.\.\.")
 _WARNINGS = re.compile(r"\bWarnings$")
 _TOTAL = re.compile(r"\(total\)")
@@ -16,7 +18,7 @@ _GROUP = re.compile(
     r"\s(?P<group>\d{1,7}) +(?P<comms>\d{1,7}) +\d{1,7} +[\d-]{1,15} +(?P<size>\d{1,7}) +\d{1,7} +"
     r"(?:NOCOMM|UNKNOWN|INIT|RUNNING|FINALIZE|ABORT) +(?P<errors>[A-Z,]{2,30})$"
 )
-_PROCESSES = re.compile(r"(?:^|[\s:])(?P<section>INCOMPLETE|DEAD)$")
+_PROCESSES = re.compile(r"(?:^|[\s:])(?:INCOMPLETE|DEAD)$")
 _COMMUNICATOR = re.compile(
     r"#(?P<group>\d{1,7})-(?P<number>\d{1,7}) \((?P<hash>[0-9a-f]{1,16})\) (?:INCOMPLETE|ERROR|MISMATCH)$"
 )
@@ -36,7 +38,7 @@ _RANK = re.compile(
     r"managed by process (?P<pid>\d{1,10}) on node (?P<host>\S{1,64})|\[process information not found\])$"
 )
 #: Words of older versions for what is now called otherwise.
-_ALL, _NOCOMM = "collective", {"UNKNOWN": "NOCOMM"}
+_ALL = "collective"
 
 
 def read_text(lines: Sequence[str]) -> Iterator[RasReport]:
@@ -66,7 +68,8 @@ class _Communicator:
         self.name, self.size = name, size
         self.processes: dict[int, Process] = {}
         self.missing: set[int] = set()
-        self.statuses: dict[int, str] = {}
+        #: Ranks of which a status is listed: some may not know the communicator any more.
+        self.stated: set[int] = set()
         self.errors: dict[int, str] = {}
         #: By kind: ranks with a count, and how many other ranks have one.
         self.counts: defaultdict[str, dict[int, int]] = defaultdict(dict)
@@ -75,7 +78,7 @@ class _Communicator:
     def finish(self) -> RasCommunicator:
         """Return the communicator; a single count of unlisted ranks is that of all ranks not listed."""
         for kind, blocks in self.unlisted.items():
-            left = set(range(self.size)) - self.counts[kind].keys() - self.missing - self.statuses.keys()
+            left = set(range(self.size)) - self.counts[kind].keys() - self.missing - self.stated
             if len(blocks) == 1 and blocks[0][0] == len(left):
                 self.counts[kind] |= dict.fromkeys(left, blocks[0][1])
         by_kind = {kind: counts for kind, counts in self.counts.items() if counts}
@@ -88,11 +91,10 @@ class _Communicator:
                     rank=rank,
                     process=self.processes.get(rank),
                     counts={kind: counts[rank] for kind, counts in by_kind.items() if rank in counts},
-                    status=self.statuses.get(rank, "RUNNING"),
                     error=self.errors.get(rank, ""),
                     is_missing=rank in self.missing,
                 )
-                for rank in sorted(known | self.missing | self.statuses.keys() | self.errors.keys())
+                for rank in sorted(known | self.missing | self.stated | self.errors.keys())
             ),
         )
 
@@ -106,8 +108,10 @@ class _Parser:
         #: Sizes of the communicators that differ by the table, which "Warnings" ends.
         self._differing, self._has_whole_table = set[int](), False
         self._world_size: int | None = None
-        self._processes: dict[str, list[Process]] = {"INCOMPLETE": [], "DEAD": []}
-        self._section: list[Process] | None = None
+        self._silent: list[Process] = []
+        self._is_in_processes = False
+        #: Ranks of all communicators together.
+        self._places = 0
         self._current: _Communicator | None = None
         self._kind = ALL_KINDS
         #: What the ranks listed next have in common, and how many more of them are to come.
@@ -128,9 +132,9 @@ class _Parser:
         elif match := _COMMUNICATOR.search(line):
             self._open(match)
         elif match := _PROCESSES.search(line):
-            self._section, self._current = self._processes[match["section"]], None
-        elif self._section is not None and (match := _PROCESS.search(line)):
-            self._add_process(self._section, match)
+            self._is_in_processes, self._current = True, None
+        elif self._is_in_processes and (match := _PROCESS.search(line)):
+            self._silent.append(Process(host=match["host"], number=int(match["pid"])))
         elif self._current is not None:
             self._read_of_communicator(self._current, line)
 
@@ -140,22 +144,19 @@ class _Parser:
         return RasReport(
             communicators=tuple(each.finish() for each in self.communicators.values()),
             world_size=self._world_size,
-            silent=tuple(self._processes["INCOMPLETE"]),
-            dead=tuple(self._processes["DEAD"]),
+            silent=tuple(self._silent),
             level_sizes=frozenset(sizes - self._differing if self._has_whole_table else ()),
         )
 
     def _open(self, match: "re.Match[str]") -> None:
         name, size = match["hash"], self._sizes.get(int(match["group"]), 0)
-        if len(self.communicators) >= _MAX_COMMUNICATORS:
+        if name not in self.communicators:
+            self._places += size
+        if len(self.communicators) >= _MAX_COMMUNICATORS or self._places > _MAX_PLACES:
             raise BadInput("more communicators than any job has", hint="pass what one ncclras wrote")
-        self._section = None
+        self._is_in_processes = False
         self._common, self._kind = {}, ALL_KINDS
         self._current = self.communicators.setdefault(name, _Communicator(name, size))
-
-    def _add_process(self, section: list[Process], match: "re.Match[str]") -> None:
-        if len(section) < _MAX_SIZE:
-            section.append(Process(host=match["host"], number=int(match["pid"])))
 
     def _read_of_communicator(self, current: _Communicator, line: str) -> None:
         if match := _RANK.search(line):
@@ -183,7 +184,7 @@ class _Parser:
         if "count" in said:
             current.counts[self._kind][rank] = int(said["count"])
         if "status" in said:
-            current.statuses[rank] = str(said["status"])
+            current.stated.add(rank)
         if "error" in said:
             current.errors[rank] = str(said["error"])
         if "missing" in said:
@@ -204,5 +205,5 @@ def _read_common(match: "re.Match[str]") -> dict[str, str | int]:
     if match["none"] is not None:
         return {"count": 0}
     if match["status"] is not None:
-        return {"status": _NOCOMM.get(match["status"], match["status"])}
+        return {"status": match["status"]}
     return {} if match["error"] is None else {"error": match["error"]}

@@ -136,6 +136,47 @@ def test_the_text_of_older_versions() -> None:
     ]  # fmt: skip
 
 
+def test_a_rank_of_unknown_count_is_neither_behind_nor_ahead(tmp_path: Path) -> None:
+    """Of 30 ranks on two levels the text does not tell which is on which; of one kind it tells all."""
+    path = tmp_path / "answer.txt"
+    path.write_text(
+        """
+Job summary
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      4          8            1         32       32
+Communicators... (0.00s)
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         4         8        32        32   RUNNING  MISMATCH
+#0-0 (a100000000000000) MISMATCH
+  Communicator ranks have different AllGather operation counts
+  20 ranks have launched up to operation 44
+  10 ranks have launched up to operation 43
+  2 ranks have launched up to operation 41
+  Rank 3 -- GPU 3 managed by process 4003 on node 10.0.0.1
+  Rank 7 -- GPU 7 managed by process 4007 on node 10.0.0.1
+
+  Communicator ranks have different AllReduce operation counts
+  31 ranks have launched up to operation 5
+  Rank 7 has launched up to operation 4 -- GPU 7 managed by process 4007 on node 10.0.0.1
+"""
+    )
+    hang = judge_logs(add_reports(LogEvidence(files=0), [path, path]))
+    assert hang.kind is HangClass.HOST_STUCK
+    assert [culprit.rank for culprit in hang.culprits] == [7]
+
+
+def test_huge_communicators_are_refused(tmp_path: Path) -> None:
+    """A few megabytes of text would else name 65,000 communicators of a million ranks."""
+    head = "    0       999         4         8   1000000        32   RUNNING  MISMATCH\n"
+    section = "#0-{0} ({0:016x}) MISMATCH\n  Communicator ranks have different AllReduce operation counts\n"
+    blocks = "  999999 ranks have launched up to operation 5\n"
+    (tmp_path / "answer.txt").write_text(head + "".join(section.format(at) + blocks for at in range(9)))
+    with pytest.raises(BadInput, match="more communicators"):
+        add_reports(LogEvidence(files=0), [tmp_path / "answer.txt"])
+
+
 def test_answers_about_different_jobs_are_refused(tmp_path: Path) -> None:
     job = StuckJob(4)
     for name, text in (("a", write_json(job, play_job(job))), ("b", write_json(job, play_job(job)))):
