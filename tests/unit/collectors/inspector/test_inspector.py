@@ -119,6 +119,26 @@ def test_late_rank_is_the_one_with_the_shortest_kernels(tmp_path: Path) -> None:
     assert not find_gap(report, "bandwidths")
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "time_us", "algbw_gbs", "busbw_gbs"),
+    [
+        ("AllReduce", 17_179_869_184, 61_974, 277.210914, 485.119099),
+        ("ReduceScatter", 2_147_483_648, 41_057, 418.439467, 366.134533),
+    ],
+)
+def test_bandwidths_are_those_of_the_examples_of_nccl(
+    kind: str, size: int, time_us: float, algbw_gbs: float, busbw_gbs: float, tmp_path: Path
+) -> None:
+    """The figures stand in the README of NCCL's plugin (2.30.7): 8 ranks, one node."""
+    stated = {"coll_msg_size_bytes": size, "coll_algobw_gbs": algbw_gbs, "coll_busbw_gbs": busbw_gbs}
+    lines = make_lines(lambda number, rank: time_us, ranks=8, kind=kind)
+    report = read(write(tmp_path / "job", [change(line, "coll_perf", **stated) for line in lines]))
+    (found,) = get_found(report).classes
+    assert found.algbw_bytes_per_s == pytest.approx(algbw_gbs * 1e9, rel=1e-4)
+    assert found.busbw_bytes_per_s == pytest.approx(busbw_gbs * 1e9, rel=1e-4)
+    assert not any("bandwidth" in gap.what for gap in report.gaps)
+
+
 def test_slow_communicator_is_compared_with_its_peers(tmp_path: Path) -> None:
     lines = [
         make_line(rank, number, (900 if at == 1 else 600) + number % 9, id=f"0x{at}")
