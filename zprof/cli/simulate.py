@@ -2,7 +2,8 @@
 
 import argparse
 import random
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,19 +95,12 @@ class SimulateCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Simulate the job; the planted cause is only in the truth file, so a diagnosis can be tried."""
-        from zprof.run.output_path import lock_output
-
         folder = arguments.output
         if arguments.format == "ras":
             return write_ras_files(arguments)
         job = build_job(arguments)
-        try:
-            with lock_output(folder):
-                write_files(job, clear_output_folder(folder, force=arguments.force), arguments.format)
-        except OSError as error:
-            raise BadInput(
-                f"{folder}: cannot be written ({error.strerror})", hint="choose another folder"
-            ) from None
+        with open_output_folder(folder, force=arguments.force):
+            write_files(job, folder, arguments.format)
         if arguments.prefetch > 1:
             console.print_note("zprof: --prefetch: the simulated engines gather one unit ahead")
         console.print_note(
@@ -237,20 +231,13 @@ def write_ras_files(arguments: argparse.Namespace) -> int:
     Raises:
         BadInput: The job cannot be simulated, or the folder cannot be written.
     """
-    from zprof.run.output_path import lock_output
     from zprof.simulator.ras import write_answers
 
     degrees, folder = arguments.parallel or Degrees(data=arguments.ranks), arguments.output
     arguments.ranks = degrees.world
     check_limits(arguments)
-    try:
-        with lock_output(folder):
-            clear_output_folder(folder, force=arguments.force)
-            answers = write_answers(folder, degrees.world, degrees.tensor, arguments.cause, arguments.seed)
-    except OSError as error:
-        raise BadInput(
-            f"{folder}: cannot be written ({error.strerror})", hint="choose another folder"
-        ) from None
+    with open_output_folder(folder, force=arguments.force):
+        answers = write_answers(folder, degrees.world, degrees.tensor, arguments.cause, arguments.seed)
     console.print_note(
         f"zprof: simulated {_format_count(degrees.world, 'rank')}; what was planted is in {_TRUTH_FILE}"
     )
@@ -285,8 +272,27 @@ def write_files(job: Job, folder: Path, trace_format: str = "kineto") -> None:
         raise
 
 
-def clear_output_folder(folder: Path, *, force: bool) -> Path:
-    """Remove an older simulation from the output folder and return the folder.
+@contextmanager
+def open_output_folder(folder: Path, *, force: bool) -> Iterator[None]:
+    """Hold the output folder, without an older simulation, for the files of a new one.
+
+    Raises:
+        BadInput: It cannot be written, or contains other files, or a simulation without ``force``.
+    """
+    from zprof.run.output_path import lock_output
+
+    try:
+        with lock_output(folder):
+            clear_output_folder(folder, force=force)
+            yield
+    except OSError as error:
+        raise BadInput(
+            f"{folder}: cannot be written ({error.strerror})", hint="choose another folder"
+        ) from None
+
+
+def clear_output_folder(folder: Path, *, force: bool) -> None:
+    """Remove an older simulation from the output folder.
 
     Raises:
         BadInput: The folder contains other files, or a simulation and ``force`` is not given.
@@ -296,7 +302,7 @@ def clear_output_folder(folder: Path, *, force: bool) -> Path:
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror}", hint="pass a folder") from None
     if not entries:
-        return folder
+        return
     old = [
         path for path in entries if path.name == _TRUTH_FILE or any(map(path.match, (*_WRITTEN, *ANSWERS)))
     ]
@@ -308,4 +314,3 @@ def clear_output_folder(folder: Path, *, force: bool) -> Path:
         raise BadInput(f"{folder}: already contains a simulation", hint="use --force to replace it")
     for path in old:
         path.unlink()
-    return folder
